@@ -91,11 +91,6 @@ type Config struct {
 	// changes nothing: a denied call blocks its key, which is fresh afterwards.
 	CountDenied bool
 
-	// MaxReservations is how many open reservations and waiting calls a key can have, of some 200
-	// bytes each: they are open until they are settled or their units have come back. Beyond that
-	// number, Reserve and Wait return ErrTooManyReservations. 0 means 65,536.
-	MaxReservations int
-
 	// TopDenied is how many keys Limiter.TopDenied can list, at most 65,536. 0 means
 	// that denials are not attributed to keys.
 	TopDenied int
@@ -237,8 +232,6 @@ const (
 	defaultMaxKeys = 1 << 20
 	defaultTTL     = 10 * time.Second
 
-	defaultMaxReservations = 1 << 16
-
 	maxShards    = 1 << 16
 	maxTopDenied = 1 << 16
 )
@@ -258,7 +251,6 @@ func (c Config) withDefaults() (Config, *ConfigError) {
 	case c.MaxKeys < 0:
 		c.MaxKeys = math.MaxInt
 	}
-	c.MaxReservations = cmp.Or(c.MaxReservations, defaultMaxReservations)
 	c.TTL = cmp.Or(c.TTL, defaultTTL)
 	if c.Clock == nil {
 		c.Clock = SystemClock()
@@ -289,8 +281,6 @@ func (c Config) validateFields() *ConfigError {
 	case c.CountDenied && !c.Algorithm.countsDenied():
 		return configErrorf("CountDenied", "true with %v, which counts what is admitted; want false, or %v, %v, %v or %v",
 			c.Algorithm, SlidingWindow, SlidingLog, FixedWindow, FixedWindowFirstCharge)
-	case c.MaxReservations < 0:
-		return configErrorf("MaxReservations", "%d is negative; want 0 for %d, or a number of reservations", c.MaxReservations, defaultMaxReservations)
 	case c.TopDenied < 0 || c.TopDenied > maxTopDenied:
 		return configErrorf("TopDenied", "%d is not a number of keys that can be kept; want 0 to %d", c.TopDenied, maxTopDenied)
 	}

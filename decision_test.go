@@ -162,15 +162,14 @@ func TestStats_BlockedByEveryCall(t *testing.T) {
 			defer cancel()
 			for _, cost := range []int{1, burst, burst + 1, math.MaxInt, -1} {
 				for name, call := range map[string]func() bool{
-					"AllowN":     func() bool { return k.AllowN(cost) },
-					"Take":       func() bool { return k.Take(cost).Allowed },
-					"TakeUpTo":   func() bool { _, d := k.TakeUpTo(max(cost, 1)); return d.Allowed },
-					"TakeAll":    func() bool { return TakeAll(Charge{k, cost}).Allowed },
-					"Acquire":    func() bool { _, err := k.Acquire(cost); return err == nil },
-					"Wait":       func() bool { return k.Wait(soon, cost) == nil },
-					"WaitAll":    func() bool { return waitAll(soon, Charge{k, cost}) == nil },
-					"Reserve":    func() bool { _, err := k.Reserve(cost, 0); return err == nil },
-					"ReserveAll": func() bool { _, err := ReserveAll(0, Charge{k, cost}); return err == nil },
+					"AllowN":   func() bool { return k.AllowN(cost) },
+					"Take":     func() bool { return k.Take(cost).Allowed },
+					"TakeUpTo": func() bool { _, d := k.TakeUpTo(max(cost, 1)); return d.Allowed },
+					"TakeAll":  func() bool { return TakeAll(Charge{k, cost}).Allowed },
+					"Acquire":  func() bool { _, err := k.Acquire(cost); return err == nil },
+					"Wait":     func() bool { return k.Wait(soon, cost) == nil },
+					"WaitAll":  func() bool { return waitAll(soon, Charge{k, cost}) == nil },
+					"Reserve":  func() bool { _, err := k.Reserve(cost, 0); return err == nil },
 				} {
 					before := l.Stats()
 					require.False(t, call(), "%s of %d", name, cost)

@@ -37,8 +37,7 @@ var (
 	ErrBlocked = errors.New("sluice: the key is blocked")
 	// ErrNoRoom: the key is new, and there is no room for it at MaxKeys under OverflowDenyNew.
 	ErrNoRoom = errors.New("sluice: there is no room for a new key")
-	// ErrTooManyReservations: the key has as many open reservations and waiting calls as
-	// Config.MaxReservations.
+	// ErrTooManyReservations: the key has 65,536 open reservations and waiting calls.
 	ErrTooManyReservations = errors.New("sluice: the key has too many reservations")
 	// ErrNotReservable: the algorithm has no turns to hand out. GCRA, TokenBucket and
 	// LeakyBucket have turns.

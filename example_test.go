@@ -475,26 +475,26 @@ func ExampleKey_TakeUpTo() {
 
 // An API allows so many requests and so many tokens a minute. A request waits until there is
 // room for both, and gives back the tokens that it turns out not to use.
-func ExampleReserveAll() {
-	clock := sluice.NewManualClock(time.Unix(0, 0))
+func ExampleWaitAll() {
+	clock := sluice.NewManualClock(time.Unix(0, 0)) // stands still
 	requests := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60).WithBurst(10), Clock: clock}))
 	tokens := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(6000).WithBurst(2000), Clock: clock}))
 	model := "gpt"
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	for _, estimate := range []int{1500, 1500, 1500} {
-		receipts, err := sluice.ReserveAll(time.Minute, sluice.Charge{requests.Key(model), 1}, sluice.Charge{tokens.Key(model), estimate})
+		receipts, err := sluice.WaitAll(ctx, sluice.Charge{requests.Key(model), 1}, sluice.Charge{tokens.Key(model), estimate})
 		if err != nil {
-			fmt.Println(err)
-			return
+			fmt.Println(err) // the third call would have to wait for 5 s
+			break
 		}
-		fmt.Println("wait", receipts[0].Delay())
-		clock.Advance(receipts[0].Delay())
 		receipts[1].Settle(500) // as the response says
 	}
+	fmt.Println(requests.Key(model).Peek(0).Remaining, "requests left")
 	fmt.Println(tokens.Key(model).Peek(0).Remaining, "tokens left")
 	// Output:
-	// wait 0s
-	// wait 0s
-	// wait 5s
+	// sluice: the wait would exceed the deadline
+	// 8 requests left
 	// 1000 tokens left
 }
 

@@ -68,22 +68,20 @@ func TestKeyLimit_OptionsHold(t *testing.T) {
 }
 
 // Slots for several keys go by the limits that the Keys bring.
-func TestReserveAll_KeysThatBringLimits(t *testing.T) {
+func TestWaitAll_KeysThatBringLimits(t *testing.T) {
 	clock := NewManualClock(time.Unix(1000, 0))
-	lim := Must(New(Config{Limit: PerSecond(1), Clock: clock, MaxReservations: 2}))
+	lim := Must(New(Config{Limit: PerSecond(1), Clock: clock}))
 	five, err := lim.Key("a").WithLimit(PerSecond(5))
 	require.NoError(t, err)
 	pro, err := lim.Key("b").WithLimit(PerSecond(4))
 	require.NoError(t, err)
 
-	all, err := ReserveAll(time.Minute, Charge{five, 5}, Charge{pro, 4})
+	all, err := reserveAll(time.Minute, Charge{five, 5}, Charge{pro, 4})
 	require.NoError(t, err)
 	require.Zero(t, all[1].Delay())
-	all, err = ReserveAll(time.Minute, Charge{five, 1}, Charge{pro, 1})
+	all, err = reserveAll(time.Minute, Charge{five, 1}, Charge{pro, 1})
 	require.NoError(t, err)
 	require.Equal(t, time.Second/4, all[0].Delay())
-	_, err = ReserveAll(time.Minute, Charge{five, 1})
-	require.ErrorIs(t, err, ErrTooManyReservations)
 	all[0].Cancel()
 	all[1].Cancel()
 
@@ -117,7 +115,7 @@ func TestWait_KeyThatBringsItsLimitIsBeingMoved(t *testing.T) {
 
 // Of Keys for one key that bring different limits, the first says what all go by, whether the
 // key is tracked or not.
-func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
+func TestWaitAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
 	for _, tracked := range []bool{false, true} {
 		lim := Must(New(Config{Limit: PerSecond(100), Clock: NewManualClock(start)}))
 		k := lim.Key("a")
@@ -126,9 +124,9 @@ func TestReserveAll_GoesByTheFirstLimitOfAKey(t *testing.T) {
 		require.NoError(t, err)
 		two, err := k.WithLimit(PerSecond(2))
 		require.NoError(t, err)
-		_, err = ReserveAll(0, Charge{ten, 3}, Charge{two, 3})
+		_, err = reserveAll(0, Charge{ten, 3}, Charge{two, 3})
 		require.NoError(t, err, tracked)
-		_, err = ReserveAll(time.Minute, Charge{two, 1}, Charge{ten, 2})
+		_, err = reserveAll(time.Minute, Charge{two, 1}, Charge{ten, 2})
 		require.ErrorIs(t, err, ErrCostExceedsBurst, tracked)
 	}
 }

@@ -37,9 +37,6 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 	if rng.IntN(3) == 0 {
 		c.BlockFor = time.Minute
 	}
-	if rng.IntN(3) == 0 {
-		c.MaxReservations = 3
-	}
 	l := mustNew(t, c)
 	keys := []string{"a", "b", "c", "d", "e"}
 	spent, gen := map[string]int{}, map[string]int{}

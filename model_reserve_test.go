@@ -366,7 +366,7 @@ func reserveBoth(a, b *receiptTracer) {
 			want = err
 		}
 	}
-	all, err := ReserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
+	all, err := reserveAll(most, Charge{a.k, costs[0]}, Charge{b.k, costs[1]})
 	for i, tr := range traces {
 		tr.Note("reserve both, %d of this: %v, %d", costs[i], want, delay)
 		tr.Equal(want, err, "error")
@@ -381,8 +381,8 @@ func reserveBoth(a, b *receiptTracer) {
 	}
 }
 
-// TestModel_ReserveAllIsExact: all for the latest of the slots, or none.
-func TestModel_ReserveAllIsExact(t *testing.T) {
+// TestModel_WaitAllIsExact: all for the latest of the slots, or none.
+func TestModel_WaitAllIsExact(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range depth.Ops() / 200 {
 		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)

@@ -101,45 +101,49 @@ func TestSweep_EndsRecordsOfDroppedKeys(t *testing.T) {
 // have been settled, have come back by themselves, or have gone with their key.
 func TestReserve_TooMany(t *testing.T) {
 	for _, a := range bucketAlgorithms {
-		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3, MaxKeys: 1, Shards: 1, Stats: true})
-		k := l.Key("k")
+		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1 << 20), MaxKeys: 1, Shards: 1, Stats: true})
+		other, _ := newFrozen(t, Config{Limit: PerSecond(1)})
+		k, o := l.Key("k"), other.Key("k")
 		full := func() {
 			t.Helper()
-			_, err := k.Reserve(1, time.Hour)
+			_, err := k.Reserve(1, Never)
 			require.ErrorIs(t, err, ErrTooManyReservations, "%v", a)
-			_, err = k.Reserve(0, time.Hour)
+			_, err = k.Reserve(0, Never)
 			require.NoError(t, err, "which charges nothing")
 		}
 		first := mustReserve(t, k, 1)
-		mustReserve(t, k, 1)
-		mustReserve(t, k, 1)
+		for range maxReservations - 1 {
+			mustReserve(t, k, 1)
+		}
 		full()
 		first.Cancel()
 		mustReserve(t, k, 1)
 		full()
-		clock.Advance(11 * sec)
+		_, err := reserveAll(Never, Charge{o, 1}, Charge{k, 1})
+		require.ErrorIs(t, err, ErrTooManyReservations)
+		require.Zero(t, o.Peek(0).ResetAfter, "none has been charged")
+		clock.Advance(10 * sec)
 		mustReserve(t, k, 1)
-		mustReserve(t, k, 1)
-		mustReserve(t, k, 1)
+		for err = nil; err == nil; {
+			_, err = k.Reserve(1, Never)
+		}
 		full()
 		require.True(t, l.Allow("other"))
 		mustReserve(t, k, 1)
 		require.Equal(t, 1, openReservations(l))
 		require.NotZero(t, l.Stats().Denied)
 	}
-	l, _ := newFrozen(t, Config{Limit: PerSecond(1)})
-	require.Equal(t, 1<<16, l.Config().MaxReservations)
-	_, err := New(Config{Limit: PerSecond(1), MaxReservations: -1})
-	var bad *ConfigError
-	require.ErrorAs(t, err, &bad)
-	require.Equal(t, "MaxReservations", bad.Field)
 }
 
 // TestWait_TooMany: calls that wait count, and those that have been woken do not.
 func TestWait_TooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := mustNew(t, Config{Limit: PerSecond(10).WithBurst(1), MaxReservations: 5})
-		require.True(t, l.Allow("k"))
+		l := mustNew(t, Config{Limit: PerSecond(10).WithBurst(1 << 17)})
+		require.True(t, l.AllowN("k", 1<<17))
+		var held []*Reservation
+		for range maxReservations - 5 {
+			held = append(held, mustReserve(t, l.Key("k"), 1))
+		}
 		errs := make(chan error, 6)
 		for range 6 {
 			go func() { errs <- l.Wait(t.Context(), "k", 1) }()
@@ -149,6 +153,9 @@ func TestWait_TooMany(t *testing.T) {
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
 		for range 4 {
 			require.NoError(t, <-errs)
+		}
+		for _, r := range held {
+			r.Cancel()
 		}
 		require.Zero(t, openReservations(l))
 	})

@@ -18,8 +18,8 @@ import (
 // stay bursts. LeakyBucket is a queue that holds the burst, with the units that are draining: it
 // spaces calls evenly, each beginning when the calls before have drained, and returns ErrQueueFull
 // for a cost that does not fit in. ErrWouldExceedDeadline says that the turn is more than maxWait
-// away, as any turn is for a negative maxWait; ErrTooManyReservations, that the key has as many as
-// Config.MaxReservations. The other algorithms return ErrNotReservable; further errors are
+// away, as any turn is for a negative maxWait; ErrTooManyReservations, that the key has 65,536
+// open reservations and waiting calls. The other algorithms return ErrNotReservable; further errors are
 // ErrCostExceedsBurst, ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing,
 // and asks for the turn of one unit.
 //
@@ -51,6 +51,9 @@ func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
 	}
 	return nil, err
 }
+
+// maxReservations bounds the memory that callers who reserve and never settle can take for one key: some 20 MB.
+const maxReservations = 1 << 16
 
 func (l *Limiter) admit(id uint64, cost int) {
 	if cost > 0 {
@@ -95,7 +98,7 @@ func (l *Limiter) reserveUnder(p *policy, r *Reservation, now int64, maxWait tim
 		rec = lg.LockRecord(r.id, now)
 	}
 	defer rec.Release()
-	if r.cost > 0 && !rec.HasRoom(now, l.config.Load().MaxReservations) {
+	if r.cost > 0 && !rec.HasRoom(now, maxReservations) {
 		return true, ErrTooManyReservations
 	}
 	return l.reserveHere(rec, r, p, now, maxWait)

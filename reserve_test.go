@@ -82,7 +82,7 @@ func TestReservation_DelayCountsFromNow(t *testing.T) {
 		l, clock := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(3)})
 		key := l.Key("k")
 		require.True(t, key.AllowN(spent))
-		slots, err := ReserveAll(time.Minute, Charge{key, 1})
+		slots, err := reserveAll(time.Minute, Charge{key, 1})
 		require.NoError(t, err)
 		r, err := key.Reserve(1, time.Minute)
 		require.NoError(t, err)
@@ -262,7 +262,7 @@ func TestReserve_TheLastTurn(t *testing.T) {
 			c.Clock = NewManualClock(time.Unix(0, s.end))
 			l := mustNew(t, c)
 			mustReserve(t, l.Key("one"), burst)
-			_, err := ReserveAll(0, Charge{l.Key("all"), burst})
+			_, err := reserveAll(0, Charge{l.Key("all"), burst})
 			require.NoError(t, err, "%v, burst %d", a, burst)
 			for _, key := range []string{"one", "all"} {
 				require.Equal(t, s.most, l.policyOf(0).bucket().full(wordOf(l, l.Key(key).id)), "%v, burst %d", a, burst)
@@ -299,7 +299,7 @@ func TestReserve_AfterTheLastTick(t *testing.T) {
 		require.Equal(t, s.most, b.full(wordOf(l, k.id)), "%v", a)
 		_, err := k.Reserve(1, Never)
 		require.Error(t, err)
-		_, err = ReserveAll(Never, Charge{k, 1})
+		_, err = reserveAll(Never, Charge{k, 1})
 		require.Error(t, err)
 		require.Equal(t, s.most, b.full(wordOf(l, k.id)), "%v", a)
 	}

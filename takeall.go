@@ -83,9 +83,8 @@ func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 // reduce the units that come back.
 //
 // A receipt takes some 200 bytes until it is settled, or until its units have come back and the
-// key is used again. A key has no more open receipts than its burst, so Config.MaxReservations
-// does not bound them, though Reserve counts them. A call that is admitted allocates for
-// its receipts. A call with up to 8 charges does not allocate if it is denied or asks for no
+// key is used again. A key has no more open receipts of TakeAllReceipts than its burst; Reserve counts them
+// among the reservations of the key. A call that is admitted allocates for its receipts. A call with up to 8 charges does not allocate if it is denied or asks for no
 // receipts.
 func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
 	all, each = all[:min(len(all), len(charges))], each[:min(len(each), len(charges))]

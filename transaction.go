@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// A Charge is one charge of a call of TakeAll, TakeAllReceipts, ReserveAll, WaitAll or AllowEach.
+// A Charge is one charge of a call of TakeAll, TakeAllReceipts, WaitAll or AllowEach.
 type Charge struct {
 	Key Key
 	// Cost is how many units are charged. It must be set: with 0 nothing is charged, and the
@@ -24,7 +24,7 @@ type Charge struct {
 // a key that is not charged yet, and the transaction goes on. Not tuned.
 const trackRounds = 64
 
-// A transaction makes charges for several keys, or none of them: TakeAll and ReserveAll. It holds
+// A transaction makes charges for several keys, or none of them: TakeAll and WaitAll. It holds
 // the words of all keys, lets its judge decide, and releases the words. A key that is to be charged needs
 // a word, and for a receipt a record: the judge says if one is missing, and decides again once it is there.
 type transaction struct {

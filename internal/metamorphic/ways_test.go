@@ -384,37 +384,18 @@ func (w *wayTracer) takeAll() {
 	})
 }
 
-// reserve takes a turn of a key, or one of all keys.
+// reserve takes a turn of a key.
 func (w *wayTracer) reserve(name string, cost int) {
 	wait := time.Duration(w.Rng.Int64N(2 * int64(min(w.limit.Period, 1<<50))))
-	names := []string{name}
-	if w.Rng.IntN(4) == 0 {
-		names = w.keys
-	}
-	w.Note("reserve %v %d, up to %v", names, cost, wait)
-	for _, name := range names {
-		w.open = append(w.open, chargedKey{name, cost})
-	}
+	w.Note("reserve %v %d, up to %v", name, cost, wait)
+	w.open = append(w.open, chargedKey{name, cost})
 	w.alike("Reserve", func(way *way) any {
-		all, err := make([]*sluice.Reservation, len(names)), error(nil)
-		if len(names) == 1 {
-			all[0], err = w.handle(way, name).Reserve(cost, wait)
-		} else {
-			var charges []sluice.Charge
-			for _, name := range names {
-				charges = append(charges, sluice.Charge{Key: w.handle(way, name), Cost: cost})
-			}
-			if some, e := sluice.ReserveAll(wait, charges...); e == nil {
-				copy(all, some)
-			} else {
-				err = e
-			}
-		}
-		way.receipts = append(way.receipts, all...)
+		r, err := w.handle(way, name).Reserve(cost, wait)
+		way.receipts = append(way.receipts, r)
 		if err != nil {
 			return err.Error()
 		}
-		return [2]any{all[0].Delay(), all[0].WouldDeny()}
+		return [2]any{r.Delay(), r.WouldDeny()}
 	})
 }
 

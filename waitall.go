@@ -9,41 +9,27 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// ReserveAll makes all of the charges for one turn to come, or none, and returns a receipt
-// for each, in their order: LLM APIs, say, limit requests and tokens together. The turn is the
+// WaitAll makes all of the charges for one turn, or none, and returns a receipt for each, in their
+// order, when the turn begins: LLM APIs, say, limit requests and tokens together. The turn is the
 // latest of the turns that Reserve would give for each key by itself. All charges are made at one
-// instant: no other call sees only a part of them. All receipts begin with the turn, each by the
-// clock of its own limiter; each is settled or cancelled by itself.
+// instant: no other call sees only a part of them. A caller that does not know better than its
+// charges need not settle the receipts, except for units of InFlight keys, which it gives back by them.
 //
-// Charges for the same key add up, and have one turn; if their Keys bring different limits,
-// all go by the limit of the first. If one of the keys has no turn within maxWait, ReserveAll
-// returns the error that Reserve would return for the first such charge, and charges nothing.
-// A charge that only Shadow lets pass has a receipt with WouldDeny and does not keep the other
-// charges waiting. A key of a limiter whose algorithm has no turns gives ErrNotReservable. A key whose
-// own turn is sooner is not charged for the time between, and no other call can use that time.
+// Charges for the same key add up, and have one turn; if their Keys bring different limits, all go by
+// the limit of the first. A charge that only Shadow lets pass has a receipt with WouldDeny and does not
+// keep the other charges waiting. A key whose own turn is sooner is not charged for the time between,
+// and no other call can use that time.
 //
-// Concurrent calls are safe, in any order of the keys. Without charges, the turn begins
-// now.
-func ReserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error) {
-	j := newJoint(charges, maxWait)
-	all, err := j.reserve()
-	if err == ErrNotReservable {
-		return nil, err
-	}
-	j.count(err)
-	return all, err
-}
-
-// WaitAll makes all of the charges as ReserveAll, and returns the receipts when their turn begins; or it
-// returns an error, and leaves nothing charged. A caller that does not know better than its charges need not settle the
-// receipts, except for units of InFlight keys, which it gives back by them. WaitAll returns an error of ReserveAll at once if the turn
-// is after the context's deadline. If the context is done first, it returns the context's error and
-// gives the charges back, as by Reservation.Cancel.
+// If one of the keys has no turn before the context's deadline, WaitAll at once returns the error that
+// Reserve would return for the first such charge. If the context is done first, it returns the context's
+// error. In both cases it leaves nothing charged.
 //
 // If one of the keys is blocked, or its algorithm has no turns to reserve, WaitAll waits until
 // all keys could be charged at once, if nothing else happens to them, and asks again, as Wait
 // does, and when units of an InFlight key come back: the order of waiting calls is then not determined. It
 // does the same if a key is blocked when the turn begins. A denial while it waits blocks no key, and is not counted.
+//
+// Concurrent calls are safe, in any order of the keys. Without charges, the turn begins now.
 func WaitAll(ctx context.Context, charges ...Charge) ([]*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -51,7 +37,6 @@ func WaitAll(ctx context.Context, charges ...Charge) ([]*Reservation, error) {
 	for {
 		woken, stop := listenAll(ctx, charges)
 		j := newJoint(charges, patience(ctx))
-		j.waits = true
 		all, err := j.reserve()
 		switch err {
 		case nil:
@@ -133,7 +118,7 @@ func (j *joint) count(err error) {
 // errNotYet says that the caller should make the charges again, later.
 var errNotYet = errors.New("not yet")
 
-// A joint is a ReserveAll, or an attempt of a WaitAll, while it is being made.
+// A joint is an attempt of a WaitAll, while it is being made.
 type joint struct {
 	transaction
 	maxWait time.Duration
@@ -142,8 +127,7 @@ type joint struct {
 	errs    []error         // of each charge
 	delay   time.Duration   // of all
 	slowest *claim          // the claim with that delay
-	waits   bool            // for WaitAll: the delay of a claim without turns says when to ask again
-	asks    bool            // there is such a claim
+	asks    bool            // there is a claim that is blocked or without turns, whose delay says when to ask again
 	first   int             // the first charge that keeps the others from being made, or -1
 }
 
@@ -153,8 +137,8 @@ func newJoint(charges []Charge, maxWait time.Duration) *joint {
 	return &joint{transaction: t, maxWait: maxWait, errs: make([]error, n)}
 }
 
-// reserve is ReserveAll without the counting. It returns errNotYet if the caller has to call it
-// again after the delay.
+// reserve makes the charges, and neither counts nor waits. It returns errNotYet if the caller has to
+// call it again after the delay.
 func (j *joint) reserve() (all []*Reservation, err error) {
 	if len(j.charges) == 0 {
 		return nil, tooLate(0, j.maxWait)
@@ -187,7 +171,7 @@ func (j *joint) judge() {
 	for i := range j.claims() {
 		c := &j.space[i]
 		from, delay, err := j.turn(i)
-		if j.waits && !c.lim.shadow && (err == ErrBlocked || c.turnless()) {
+		if !c.lim.shadow && (err == ErrBlocked || c.turnless()) {
 			j.asks = true
 			if err == ErrBlocked {
 				delay = until(c.policy.blockedUntil(c.state), c.now)
@@ -198,10 +182,11 @@ func (j *joint) judge() {
 		for k := range j.same.of(c) {
 			j.errs[k] = err
 		}
-		switch hard := !c.lim.shadow || err == ErrNotReservable; {
-		case err == nil && !c.lim.shadow && delay > j.delay:
+		switch {
+		case c.lim.shadow:
+		case err == nil && delay > j.delay:
 			j.delay, j.slowest = delay, c
-		case err != nil && hard && (j.first < 0 || c.index < j.first):
+		case err != nil && (j.first < 0 || c.index < j.first):
 			j.first = c.index
 		}
 	}
@@ -233,8 +218,6 @@ func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
 		return 0, 0, tooLate(0, j.maxWait)
 	case p.burst == 0 || c.unfit():
 		return 0, 0, ErrCostExceedsBurst
-	case c.turnless() && !j.waits:
-		return 0, 0, ErrNotReservable
 	case c.noRoom == refused:
 		return 0, 0, ErrNoRoom
 	case c.noRoom == waved:
@@ -242,7 +225,7 @@ func (j *joint) turn(i int) (from uint64, delay time.Duration, err error) {
 	case c.turnless():
 		delay, err = j.retry(c)
 		return 0, delay, err
-	case n > 0 && !j.records[i].HasRoom(c.now, c.lim.config.Load().MaxReservations-n+1):
+	case n > 0 && !j.records[i].HasRoom(c.now, maxReservations-n+1):
 		return 0, 0, ErrTooManyReservations
 	}
 	return p.turn(c.word, c.now, int(c.cost), j.maxWait)

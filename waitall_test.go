@@ -13,25 +13,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReserveAll_ChargesForOneKeyAddUp, and are given back one by one.
-func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
+// TestWaitAll_ChargesForOneKeyAddUp, and are given back one by one.
+func TestWaitAll_ChargesForOneKeyAddUp(t *testing.T) {
 	for _, a := range bucketAlgorithms {
-		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxReservations: 3})
+		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10)})
 		other, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(2)})
 		k, o := l.KeyHash(1), other.KeyHash(1) // of one id, and two keys all the same
 		require.True(t, o.AllowN(2))
-		_, err := ReserveAll(time.Hour, Charge{k, 5}, Charge{o, 1}, Charge{k, 6})
+		_, err := reserveAll(time.Hour, Charge{k, 5}, Charge{o, 1}, Charge{k, 6})
 		require.ErrorIs(t, err, ErrCostExceedsBurst)
-		all, err := ReserveAll(time.Hour, Charge{k, 4}, Charge{o, 2}, Charge{k, 3}, Charge{k, 0})
+		all, err := reserveAll(time.Hour, Charge{k, 4}, Charge{o, 2}, Charge{k, 3}, Charge{k, 0})
 		require.NoError(t, err)
 		for _, r := range all {
 			require.Equal(t, 2*sec, r.Delay(), "%v", a)
 		}
 		require.Equal(t, 9*sec, k.Peek(0).ResetAfter, "from the slot on")
 		require.Equal(t, 4*sec, o.Peek(0).ResetAfter)
-		_, err = ReserveAll(time.Hour, Charge{o, 1}, Charge{k, 1}, Charge{k, 1})
-		require.ErrorIs(t, err, ErrTooManyReservations)
-		require.Equal(t, 4*sec, o.Peek(0).ResetAfter, "none has been charged")
 		all[0].Settle(1)
 		require.Equal(t, 6*sec, k.Peek(0).ResetAfter)
 		all[2].Cancel()
@@ -43,10 +40,9 @@ func TestReserveAll_ChargesForOneKeyAddUp(t *testing.T) {
 	}
 }
 
-// TestReserveAll_Errors charge nothing, track nothing, and count whom they are of.
-func TestReserveAll_Errors(t *testing.T) {
+// TestWaitAll_Errors charge nothing, track nothing, and count whom they are of.
+func TestWaitAll_Errors(t *testing.T) {
 	plain := Config{Limit: PerSecond(1).WithBurst(2), Stats: true}
-	window := Config{Algorithm: FixedWindow, Limit: PerSecond(1)}
 	full := Config{Limit: PerSecond(1), MaxKeys: 1, Shards: 1, Overflow: OverflowDenyNew}
 	deny, unlimited := Config{Limit: DenyAll}, Config{Limit: Unlimited}
 	for _, c := range []struct {
@@ -59,7 +55,6 @@ func TestReserveAll_Errors(t *testing.T) {
 		{plain, 3, time.Hour, ErrCostExceedsBurst},
 		{plain, math.MaxInt, time.Hour, ErrCostExceedsBurst},
 		{deny, 1, time.Hour, ErrCostExceedsBurst},
-		{window, 1, time.Hour, ErrNotReservable},
 		{full, 1, time.Hour, ErrNoRoom},
 		{plain, 1, -1, ErrWouldExceedDeadline},
 		{unlimited, 1, -1, ErrWouldExceedDeadline},
@@ -69,7 +64,7 @@ func TestReserveAll_Errors(t *testing.T) {
 		if c.want == ErrNoRoom {
 			require.True(t, other.Allow("there already"))
 		}
-		_, err := ReserveAll(c.most, Charge{l.Key("k"), 1}, Charge{other.Key("k"), c.cost})
+		_, err := reserveAll(c.most, Charge{l.Key("k"), 1}, Charge{other.Key("k"), c.cost})
 		require.ErrorIs(t, err, c.want)
 		if c.want != ErrNoRoom { // which is found when keys are tracked
 			require.Zero(t, l.Len())
@@ -79,17 +74,17 @@ func TestReserveAll_Errors(t *testing.T) {
 		require.Zero(t, l.Stats().Admitted)
 		require.Error(t, waitAll(t.Context(), Charge{l.Key("k"), 1}, Charge{other.Key("k"), -1}))
 	}
-	_, err := ReserveAll(0)
+	_, err := reserveAll(0)
 	require.NoError(t, err)
 	require.NoError(t, waitAll(t.Context()))
 }
 
-// TestReserveAll_Shadow: a limiter that is being tried out keeps nobody waiting.
-func TestReserveAll_Shadow(t *testing.T) {
+// TestWaitAll_ShadowHasAReceipt: a limiter that is being tried out keeps nobody waiting.
+func TestWaitAll_ShadowHasAReceipt(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(5)})
 	shadow, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1), Shadow: true, Stats: true})
 	for i := range 3 {
-		all, err := ReserveAll(0, Charge{l.Key("k"), 1}, Charge{shadow.Key("k"), 1})
+		all, err := reserveAll(0, Charge{l.Key("k"), 1}, Charge{shadow.Key("k"), 1})
 		require.NoError(t, err)
 		require.Zero(t, all[0].Delay())
 		require.False(t, all[0].WouldDeny())
@@ -99,9 +94,9 @@ func TestReserveAll_Shadow(t *testing.T) {
 	require.Equal(t, uint64(2), shadow.Stats().WouldDeny)
 }
 
-// TestConcurrent_ReserveAllInAnyOrder of the keys: nobody waits for ever, and no part of one
+// TestConcurrent_WaitAllInAnyOrder of the keys: nobody waits for ever, and no part of one
 // is charged without the rest, while limits change and keys are evicted from elsewhere.
-func TestConcurrent_ReserveAllInAnyOrder(t *testing.T) {
+func TestConcurrent_WaitAllInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(1_000_000), Shards: 2})
@@ -114,7 +109,7 @@ func TestConcurrent_ReserveAllInAnyOrder(t *testing.T) {
 				for j := range keys {
 					charges = append(charges, Charge{keys[(i*(g+1)+j*(1+2*(g%2)))%len(keys)], 1 + j})
 				}
-				all, err := ReserveAll(math.MaxInt64, charges...)
+				all, err := reserveAll(math.MaxInt64, charges...)
 				if !assert.NoError(t, err) {
 					return
 				}
@@ -211,17 +206,17 @@ func TestWaitAll_CountsABlockThatTakesItsSlot(t *testing.T) {
 	})
 }
 
-// TestReserveAll_ABlockEndsAtItsNanosecond, with a limit and without one.
-func TestReserveAll_ABlockEndsAtItsNanosecond(t *testing.T) {
+// TestWaitAll_ABlockEndsAtItsNanosecond, with a limit and without one.
+func TestWaitAll_ABlockEndsAtItsNanosecond(t *testing.T) {
 	for _, limit := range []Limit{PerSecond(10), Unlimited} {
 		l, clock := newFrozen(t, Config{Limit: limit})
 		other := mustNew(t, Config{Limit: PerSecond(10), Clock: clock})
 		require.True(t, l.Key("k").Block(time.Hour))
 		clock.Advance(time.Hour - 1)
-		_, err := ReserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
-		require.ErrorIs(t, err, ErrBlocked, "%v", limit)
+		_, err := reserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
+		require.ErrorIs(t, err, ErrWouldExceedDeadline, "%v", limit)
 		clock.Advance(1)
-		_, err = ReserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
+		_, err = reserveAll(0, Charge{l.Key("k"), 1}, Charge{other.Key("k"), 1})
 		require.NoError(t, err, "%v", limit)
 	}
 }
@@ -361,8 +356,6 @@ func TestWaitAll_FailsAtOnce(t *testing.T) {
 				require.ErrorIs(t, waitAll(t.Context(), Charge{requests.Key("free"), 1}, Charge{k, 1}), ErrNoRoom)
 				require.Equal(t, 2, requests.Key("free").Peek(0).Remaining)
 			}
-			_, err := ReserveAll(time.Hour, Charge{requests.Key("free"), 1})
-			require.ErrorIs(t, err, ErrNotReservable, "WaitAll alone asks again")
 		})
 	})
 }
@@ -410,32 +403,32 @@ func newAtTheEnd(t *testing.T, shadow bool) *Limiter {
 	return mustNew(t, Config{Limit: PerSecond(1000), Shadow: shadow, TTL: math.MaxInt64, Clock: NewManualClock(time.Unix(0, math.MaxInt64).Add(-time.Minute))})
 }
 
-// TestReserveAll_AfterTheEndOfTime: the turn of all is that of the slowest key. If the clock of another
+// TestWaitAll_AfterTheEndOfTime: the turn of all is that of the slowest key. If the clock of another
 // one does not get there, nobody is charged.
-func TestReserveAll_AfterTheEndOfTime(t *testing.T) {
+func TestWaitAll_AfterTheEndOfTime(t *testing.T) {
 	late := newAtTheEnd(t, false)
 	slow, _ := newFrozen(t, Config{Limit: Per(1, time.Hour)})
 	a, b := slow.Key("a"), late.Key("b")
-	all, err := ReserveAll(Never, Charge{a, 1}, Charge{b, 1})
+	all, err := reserveAll(Never, Charge{a, 1}, Charge{b, 1})
 	require.NoError(t, err, "at once there is time enough")
 	require.Len(t, all, 2)
 	left := b.Peek(0)
-	_, err = ReserveAll(Never, Charge{a, 1}, Charge{b, 1})
+	_, err = reserveAll(Never, Charge{a, 1}, Charge{b, 1})
 	require.ErrorIs(t, err, ErrWouldExceedDeadline)
 	require.Equal(t, left, b.Peek(0))
 	require.Equal(t, time.Hour, a.Peek(1).RetryAfter)
 }
 
-// TestReserveAll_ShadowKeepsNobodyWaiting: a key in Shadow whose clock does not get to the turn is passed
+// TestWaitAll_ShadowKeepsNobodyWaiting: a key in Shadow whose clock does not get to the turn is passed
 // over, which its receipt says, and gives nothing back.
-func TestReserveAll_ShadowKeepsNobodyWaiting(t *testing.T) {
+func TestWaitAll_ShadowKeepsNobodyWaiting(t *testing.T) {
 	late := newAtTheEnd(t, true)
 	slow, _ := newFrozen(t, Config{Limit: Per(1, time.Hour)})
 	a, b := slow.Key("a"), late.Key("b")
 	require.True(t, a.Allow())
 	require.True(t, b.Allow())
 	left := b.Peek(0)
-	all, err := ReserveAll(Never, Charge{a, 1}, Charge{b, 1})
+	all, err := reserveAll(Never, Charge{a, 1}, Charge{b, 1})
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, all[0].Delay())
 	require.False(t, all[0].WouldDeny())
@@ -445,15 +438,15 @@ func TestReserveAll_ShadowKeepsNobodyWaiting(t *testing.T) {
 	require.Equal(t, left, b.Peek(0))
 }
 
-// TestReserveAll_AdmittedWithoutState: for a key that there is no room for, OverflowAdmitNew gives a
+// TestWaitAll_AdmittedWithoutState: for a key that there is no room for, OverflowAdmitNew gives a
 // turn now, which charges nobody.
-func TestReserveAll_AdmittedWithoutState(t *testing.T) {
+func TestWaitAll_AdmittedWithoutState(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerMinute(10), MaxKeys: 1, Shards: 1, Overflow: OverflowAdmitNew})
 		require.True(t, l.Allow("first"))
-		all, err := ReserveAll(0, Charge{l.Key("first"), 1}, Charge{l.Key("second"), 2})
+		all, err := reserveAll(0, Charge{l.Key("first"), 1}, Charge{l.Key("second"), 2})
 		if a == LeakyBucket { // whose queue has one ahead
-			all, err = ReserveAll(time.Minute, Charge{l.Key("first"), 1}, Charge{l.Key("second"), 2})
+			all, err = reserveAll(time.Minute, Charge{l.Key("first"), 1}, Charge{l.Key("second"), 2})
 		}
 		require.NoError(t, err)
 		require.Equal(t, 1, l.Len())
@@ -465,8 +458,8 @@ func TestReserveAll_AdmittedWithoutState(t *testing.T) {
 	}
 }
 
-// TestReserveAll_WhileATableIsRebuilt: who comes while its word is in no table waits for the next one.
-func TestReserveAll_WhileATableIsRebuilt(t *testing.T) {
+// TestWaitAll_WhileATableIsRebuilt: who comes while its word is in no table waits for the next one.
+func TestWaitAll_WhileATableIsRebuilt(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), Shards: 1})
 		k := l.Key("k")
@@ -478,7 +471,7 @@ func TestReserveAll_WhileATableIsRebuilt(t *testing.T) {
 		s.mu.Lock()
 		l.rebuildLocked(s, k.id, 1, func(*policy, state) bool {
 			go func() {
-				all, err = ReserveAll(time.Minute, Charge{k, 2})
+				all, err = reserveAll(time.Minute, Charge{k, 2})
 				done.Store(true)
 			}()
 			for range 5000 {
@@ -496,6 +489,16 @@ func TestReserveAll_WhileATableIsRebuilt(t *testing.T) {
 		all[0].Cancel()
 		require.Equal(t, 1, spentOf(l, "k"), "%v", a)
 	}
+}
+
+// reserveAll is WaitAll up to where it would wait, for a turn within maxWait.
+func reserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error) {
+	j := newJoint(charges, maxWait)
+	all, err := j.reserve()
+	if err != errNotYet {
+		j.count(err)
+	}
+	return all, err
 }
 
 // waitAll is WaitAll for callers that use what they have asked for.
