@@ -6,6 +6,8 @@ import (
 	"math"
 	"reflect"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/limittext"
 )
 
 // Config describes a limiter. The zero value of every field but Limit is a
@@ -126,7 +128,7 @@ const (
 	// next charge. Up to twice the rate can pass around the end of a window here, too.
 	FixedWindowFirstCharge
 	// InFlight limits units that are in use at once, to the Rate: calls that run, streams that are
-	// open. Units are given back when they end: see Limiter.Acquire, or httplimit and grpclimit, which
+	// open: see AtOnce. Units are given back when they end: see Limiter.Acquire, or httplimit and grpclimit, which
 	// do so for servers, and renew what runs. The Period is their TTL: units that are
 	// not given back, or renewed, come back by themselves, after one Period at the earliest and
 	// before the end of the second. A RetryAfter is the wait for these, so it is an upper bound. A key
@@ -302,6 +304,13 @@ func (c Config) validateLimit() *ConfigError {
 	l := c.Limit
 	if err := l.validate(); err != nil {
 		return err
+	}
+	if l.Burst == limittext.AtOnce {
+		if c.Algorithm != InFlight {
+			return configErrorf("Limit", "%q with %v, which counts calls over time; want Algorithm: InFlight, or a limit such as sluice.PerMinute(%d)",
+				l, c.Algorithm, l.Rate)
+		}
+		return nil
 	}
 	if c.Algorithm.windowed() && l.Burst != 0 && l.Burst != l.Rate && !l.constant() {
 		return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",

@@ -501,7 +501,7 @@ func ExampleWaitAll() {
 // A client may have two streams open at once. A stream that ends without a Release, in a goroutine that
 // has been lost, gives its unit back within two minutes.
 func ExampleLimiter_Acquire() {
-	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(2)}))
+	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Minute)}))
 	first, err := streams.Acquire("user:42", 1)
 	fmt.Println(err)
 	second, _ := streams.Acquire("user:42", 1)
@@ -519,7 +519,7 @@ func ExampleLimiter_Acquire() {
 func ExampleReservation_Extend() {
 	requests := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
 	tokens := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1000)}))
-	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(5)}))
+	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(5, time.Minute)}))
 	receipts, err := sluice.WaitAll(context.Background(),
 		sluice.Charge{requests.Key("ann"), 1}, sluice.Charge{tokens.Key("ann"), 300}, sluice.Charge{streams.Key("ann"), 1})
 	if err != nil {

@@ -18,7 +18,7 @@ type Limit struct {
 	// Period is the time over which Rate is stated. It must be positive.
 	Period time.Duration
 	// Burst is the total cost that a fresh key can be charged at once, at least 1.
-	// 0 means Rate. For the window algorithms it must be 0 or Rate.
+	// 0 means Rate. For the window algorithms it must be 0 or Rate. AtOnce sets it to a mark.
 	Burst int
 }
 
@@ -49,6 +49,12 @@ func PerHour(n int) Limit { return Per(n, time.Hour) }
 // PerDay returns a limit of n units per 24 hours, with a burst of n.
 func PerDay(n int) Limit { return Per(n, day) }
 
+// AtOnce returns the limit of n units in use at once, for InFlight alone: other algorithms refuse it. Units that
+// are not given back or renewed come back by themselves after the lease, the Period, as InFlight says.
+func AtOnce(n int, lease time.Duration) Limit {
+	return Limit{Rate: n, Period: lease, Burst: limittext.AtOnce}
+}
+
 // WithBurst returns the limit with its burst set to n units in total. An n of 0 is the rate
 // again, not a burst of nothing.
 func (l Limit) WithBurst(n int) Limit {
@@ -61,16 +67,20 @@ func (l Limit) WithBurst(n int) Limit {
 // below n becomes 1, and a Rate below n becomes 1 per n*Period/Rate, rounded up. So in the
 // long run all shares together admit at most as much as l, and at once at most its burst,
 // or n units if that is more. A period that does not fit into a Duration becomes the
-// longest one. DenyAll and Unlimited do not change, and an n below 1 counts as 1.
+// longest one. Of AtOnce(m, lease) each share is m/n units, but at least 1, with the same lease.
+// DenyAll and Unlimited do not change, and an n below 1 counts as 1.
 //
 // Shares round down by up to n-1 units in all: of 10 a second, three replicas get 3 each.
 func (l Limit) Share(n int) Limit {
 	if n <= 1 || l.Rate <= 0 || l.Rate == math.MaxInt || l.Period <= 0 {
 		return l
 	}
-	if l.Rate >= n {
+	switch {
+	case l.Rate >= n:
 		l.Rate /= n
-	} else {
+	case l.Burst == limittext.AtOnce:
+		l.Rate = 1
+	default:
 		period, rest := mulDiv(uint64(l.Period), uint64(n), uint64(l.Rate))
 		if rest > 0 {
 			period++
@@ -91,7 +101,7 @@ func (l Limit) validate() *ConfigError {
 		return configErrorf("Limit.Rate", "%d is negative; want units per period, or 0 to deny everything", l.Rate)
 	case l.Rate == math.MaxInt && l.Burst != 0:
 		return configErrorf("Limit.Burst", "%d with an unlimited rate, under which no burst would hold; want 0, or a rate below %d", l.Burst, math.MaxInt)
-	case l.Burst < 0:
+	case l.Burst < 0 && l.Burst != limittext.AtOnce:
 		return configErrorf("Limit.Burst", "%d is negative; want 0 for the rate, or at least 1", l.Burst)
 	}
 	return nil
@@ -99,10 +109,10 @@ func (l Limit) validate() *ConfigError {
 
 // burst returns the units that can be admitted at once.
 func (l Limit) burst() int {
-	if l.Burst == 0 {
-		return l.Rate
+	if l.Burst > 0 {
+		return l.Burst
 	}
-	return l.Burst
+	return l.Rate
 }
 
 // interval returns the time that one unit takes to return, rounded up.
@@ -111,7 +121,7 @@ func (l Limit) interval() time.Duration {
 }
 
 // String returns the text form that ParseLimit reads: "100/s", "20/m burst 5",
-// "7/1m30s", or "unlimited" for Unlimited.
+// "7/1m30s", "10 at once, lease 1m", or "unlimited" for Unlimited.
 func (l Limit) String() string { return limittext.Limit(l).Text() }
 
 // MarshalText returns the text form, which is empty for the zero Limit, so that a
@@ -144,8 +154,8 @@ func (l *Limit) UnmarshalText(text []byte) error {
 
 // ParseLimit reads a limit: a whole number of units, a slash, and a unit (s, sec, second;
 // m, min, minute; h, hr, hour; d, day; w, week) or a duration that time.ParseDuration
-// reads; then optionally the word burst and a whole number. "unlimited" stands for
-// Unlimited, "0/s" is DenyAll. String is its inverse.
+// reads; then optionally the word burst and a whole number. "10 at once, lease 1m" is
+// AtOnce(10, time.Minute), "unlimited" stands for Unlimited, "0/s" is DenyAll. String is its inverse.
 func ParseLimit(s string) (Limit, error) {
 	l, err := limittext.Parse(s)
 	return Limit(l), err

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/limittext"
 	"github.com/sluice-go/sluice/internal/seeded"
 )
 
@@ -28,6 +30,9 @@ func TestLimit_Constructors(t *testing.T) {
 		{Per(3, 90*time.Second), Limit{Rate: 3, Period: 90 * time.Second}, "3/1m30s"},
 		{Per(3, 90*time.Second).WithBurst(7), Limit{Rate: 3, Period: 90 * time.Second, Burst: 7}, "3/1m30s burst 7"},
 		{Per(3, 90*time.Second).WithBurst(7).WithBurst(0), Limit{Rate: 3, Period: 90 * time.Second}, "3/1m30s"},
+		{AtOnce(3, time.Minute), Limit{Rate: 3, Period: time.Minute, Burst: limittext.AtOnce}, "3 at once, lease 1m"},
+		{AtOnce(0, 36*time.Hour), Limit{Period: 36 * time.Hour, Burst: limittext.AtOnce}, "0 at once, lease 36h"},
+		{AtOnce(3, time.Minute).WithBurst(0), PerMinute(3), "3/m"},
 		{Unlimited, Limit{Rate: math.MaxInt, Period: time.Second}, "unlimited"},
 		{DenyAll, Limit{Period: time.Second}, "0/s"},
 	} {
@@ -48,8 +53,11 @@ func anyLimit(r *rand.Rand) Limit {
 	case 1:
 		l.Period = max(1, time.Duration(r.Uint64()>>(1+r.UintN(63))))
 	}
-	if r.IntN(2) == 0 {
+	switch r.IntN(3) {
+	case 0:
 		l.Burst = number()
+	case 1:
+		l = AtOnce(min(l.Rate, math.MaxInt-1), l.Period)
 	}
 	return l
 }
@@ -261,6 +269,9 @@ func TestLimit_ShareByHand(t *testing.T) {
 		{PerSecond(10), 1, PerSecond(10)},
 		{PerSecond(10), 0, PerSecond(10)},
 		{PerSecond(10), -3, PerSecond(10)},
+		{AtOnce(10, time.Minute), 3, AtOnce(3, time.Minute)},
+		{AtOnce(2, time.Minute), 3, AtOnce(1, time.Minute)},
+		{AtOnce(0, time.Minute), 3, AtOnce(0, time.Minute)},
 		{Unlimited, 3, Unlimited},
 		{DenyAll, 3, DenyAll},
 		{Limit{}, 3, Limit{}},
@@ -284,6 +295,10 @@ func TestLimit_SharesAddUpToNoMore(t *testing.T) {
 		require.Nil(t, share.validate(), "%v by %d", l, n)
 		all := new(big.Int).Mul(big.NewInt(int64(share.burst())), big.NewInt(int64(n)))
 		require.LessOrEqual(t, all.Cmp(big.NewInt(int64(max(l.burst(), n)))), 0, "%v by %d is %v", l, n, share)
+		if l.Burst == limittext.AtOnce {
+			require.Equal(t, AtOnce(share.Rate, l.Period), share)
+			continue
+		}
 		if share.Period == math.MaxInt64 && l.Period != share.Period {
 			continue // 292 years
 		}
@@ -299,6 +314,7 @@ func TestLimit_Capacity(t *testing.T) {
 	assert.Equal(t, 10, PerSecond(10).Capacity())
 	assert.Equal(t, 3, PerSecond(10).WithBurst(3).Capacity())
 	assert.Equal(t, 30, PerSecond(10).WithBurst(30).Capacity())
+	assert.Equal(t, 3, AtOnce(3, time.Hour).Capacity())
 	assert.Equal(t, math.MaxInt, Unlimited.Capacity())
 	assert.Equal(t, 0, DenyAll.Capacity())
 	assert.Equal(t, 0, DenyAll.WithBurst(5).Capacity(), "denies everything, whatever the burst")
@@ -355,4 +371,53 @@ func TestRefillTime_OfABucketIsItsReset(t *testing.T) {
 		n := 1 + rng.IntN(c.Limit.burst())
 		require.Equal(t, l.Take("k", n).ResetAfter, c.RefillTime(n), "%v of %v", n, c.Limit)
 	}
+}
+
+// TestAtOnce_IsOfInFlightAlone: no other algorithm takes it for a rate, wherever a limit comes from.
+func TestAtOnce_IsOfInFlightAlone(t *testing.T) {
+	for i := range algorithmNames {
+		a := Algorithm(i)
+		lim, err := New(Config{Algorithm: a, Limit: AtOnce(2, time.Minute)})
+		if a == InFlight {
+			require.NoError(t, err)
+			require.Equal(t, AtOnce(2, time.Minute), lim.Config().Limit)
+			for _, want := range []error{nil, nil, ErrDenied} {
+				_, err = lim.Acquire("k", 1)
+				require.ErrorIs(t, err, want)
+			}
+			continue
+		}
+		want := fmt.Sprintf(`sluice: Limit: "2 at once, lease 1m" with %v, which counts calls over time; want Algorithm: InFlight, or a limit such as sluice.PerMinute(2)`, a)
+		require.EqualError(t, err, want)
+		lim = mustNew(t, Config{Algorithm: a, Limit: PerMinute(2)})
+		require.Error(t, lim.SetLimit(AtOnce(2, time.Minute)), "%v", a)
+		require.Error(t, lim.Key("k").SetLimit(AtOnce(2, time.Minute)), "%v", a)
+		_, err = lim.Key("k").WithLimit(AtOnce(2, time.Minute))
+		require.Error(t, err, "%v", a)
+		require.Error(t, lim.SetLimit(AtOnce(0, time.Minute)), "%v", a)
+		require.NoError(t, lim.SetLimit(DenyAll))
+	}
+	_, err := New(Config{Algorithm: InFlight, Limit: AtOnce(2, 0)})
+	require.ErrorContains(t, err, "Limit.Period")
+	_, err = New(Config{Algorithm: InFlight, Limit: AtOnce(-2, 1)})
+	require.ErrorContains(t, err, "Limit.Rate")
+	_, err = New(Config{Algorithm: InFlight, Limit: AtOnce(math.MaxInt, 1)})
+	require.ErrorContains(t, err, "Limit.Burst")
+}
+
+// TestAtOnce_IsASnapshotsLimit, of the limiter and of a key.
+func TestAtOnce_IsASnapshotsLimit(t *testing.T) {
+	c := Config{Algorithm: InFlight, Limit: AtOnce(3, time.Minute), Hash: HashStable, Clock: NewManualClock(start)}
+	from, to := mustNew(t, c), mustNew(t, c)
+	require.NoError(t, from.Key("own").SetLimit(AtOnce(5, time.Minute)))
+	for _, key := range []string{"k", "own"} {
+		_, err := from.Acquire(key, 2)
+		require.NoError(t, err)
+	}
+	var b bytes.Buffer
+	require.NoError(t, from.Snapshot(&b))
+	require.NoError(t, to.Restore(&b))
+	require.Equal(t, 1, to.Key("k").Peek(0).Remaining)
+	require.Equal(t, 3, to.Key("own").Peek(0).Remaining)
+	require.Equal(t, AtOnce(5, time.Minute), to.Key("own").Limit())
 }

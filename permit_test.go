@@ -284,7 +284,7 @@ func TestAcquire_OtherAlgorithms(t *testing.T) {
 
 // TestAcquire_ByALimitOfItsOwn: in a cell, with an override or with a limit that the call brings, and back.
 func TestAcquire_ByALimitOfItsOwn(t *testing.T) {
-	l, clock := newFrozen(t, Config{Algorithm: InFlight, Limit: PerMinute(2), Stats: true})
+	l, clock := newFrozen(t, Config{Algorithm: InFlight, Limit: AtOnce(2, time.Minute), Stats: true})
 	a, _ := l.Acquire("k", 2)
 	three, err := l.Key("k").WithLimit(PerMinute(3))
 	require.NoError(t, err)
@@ -323,7 +323,7 @@ func TestPermit_Blocked(t *testing.T) {
 
 // TestInFlight_EvictsNobody: a flood of new keys takes no units away from permits.
 func TestInFlight_EvictsNobody(t *testing.T) {
-	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: PerMinute(1), MaxKeys: 8, Shards: 1})
+	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: AtOnce(1, time.Minute), MaxKeys: 8, Shards: 1})
 	require.Equal(t, OverflowDenyNew, l.Config().Overflow)
 	var all [8]*Permit
 	for i := range all {
@@ -404,7 +404,7 @@ func BenchmarkAcquire(b *testing.B) {
 			}
 		})
 		b.Run("clock="+clock.name+"/of=AcquireAndRelease", func(b *testing.B) {
-			k := mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000), Clock: clock.new()}).Key("k")
+			k := mustNew(b, Config{Algorithm: InFlight, Limit: AtOnce(1000, time.Minute), Clock: clock.new()}).Key("k")
 			for b.Loop() {
 				p, _ := k.Acquire(1)
 				_ = p.Release()
@@ -414,7 +414,7 @@ func BenchmarkAcquire(b *testing.B) {
 	const keys = 1 << 20
 	rng := rand.New(rand.NewPCG(1, 2))
 	b.Run("keys=1M/of=AcquireAndRelease", func(b *testing.B) {
-		l := mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000), MaxKeys: -1})
+		l := mustNew(b, Config{Algorithm: InFlight, Limit: AtOnce(1000, time.Minute), MaxKeys: -1})
 		for i := range uint64(keys) {
 			l.KeyUint64(i).Allow()
 		}
@@ -448,7 +448,7 @@ func BenchmarkHold(b *testing.B) {
 	tokens := mustNew(b, Config{Limit: PerSecond(1e9)})
 	charges := []Charge{
 		{mustNew(b, Config{Limit: PerSecond(1e9)}).Key("k"), 1}, {tokens.Key("k"), 100},
-		{mustNew(b, Config{Algorithm: InFlight, Limit: PerMinute(1000)}).Key("k"), 1},
+		{mustNew(b, Config{Algorithm: InFlight, Limit: AtOnce(1000, time.Minute)}).Key("k"), 1},
 	}
 	b.Run("of=Take", func(b *testing.B) {
 		for b.Loop() {

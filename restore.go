@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/limittext"
 	"github.com/sluice-go/sluice/internal/snapfile"
 )
 
@@ -187,7 +188,7 @@ func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 	case h.Rate == 0 && h.Period == 0: // the keys have only been under Unlimited or DenyAll
 		return &policy{alg: stateless{}, arith: stateless{}}, nil
 	}
-	for _, n := range []int64{h.Rate, h.Burst, h.Soft, h.Room} {
+	for _, n := range []int64{h.Rate, anyBurst(h.Burst), h.Soft, h.Room} {
 		if n < 0 || n > math.MaxInt {
 			return nil, snapfile.Bad("%d is out of range", n)
 		}
@@ -210,7 +211,7 @@ func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 	case h.Kind > ofCall:
 		return nil, snapfile.Bad("its kind of limit is %d", h.Kind)
 	}
-	for _, n := range []int64{h.LimitRate, h.LimitBurst} {
+	for _, n := range []int64{h.LimitRate, anyBurst(h.LimitBurst)} {
 		if n < 0 || n > math.MaxInt {
 			return nil, snapfile.Bad("%d is out of range", n)
 		}
@@ -220,6 +221,14 @@ func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 		return nil, snapfile.Bad("a key's limit cannot be kept: %v", err)
 	}
 	return tm, nil
+}
+
+// anyBurst makes the mark of AtOnce a burst that is in range: the algorithm decides whether it takes that.
+func anyBurst(n int64) int64 {
+	if n == limittext.AtOnce {
+		return 0
+	}
+	return n
 }
 
 // sound reports whether e can be taken over: no arithmetic on it leaves its range.

@@ -50,7 +50,7 @@ func TestWait_ForUnitsThatAreGivenBack(t *testing.T) {
 // TestWait_ForUnitsUntilTheDeadline: a wait is not given up because the units might not come.
 func TestWait_ForUnitsUntilTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := mustNew(t, Config{Algorithm: InFlight, Limit: PerHour(1)})
+		l := mustNew(t, Config{Algorithm: InFlight, Limit: AtOnce(1, time.Hour)})
 		require.True(t, l.Allow("k"))
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -73,7 +73,7 @@ func TestWaitAll_RequestsTokensAndStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		requests := mustNew(t, Config{Limit: PerSecond(1)})
 		tokens := mustNew(t, Config{Limit: PerMinute(60).WithBurst(100)})
-		streams := mustNew(t, Config{Algorithm: InFlight, Limit: PerHour(2)})
+		streams := mustNew(t, Config{Algorithm: InFlight, Limit: AtOnce(2, time.Hour)})
 		charges := []Charge{{requests.Key("k"), 1}, {tokens.Key("k"), 40}, {streams.Key("k"), 1}}
 		begin := time.Now()
 		first, err := WaitAll(t.Context(), charges...)
@@ -114,7 +114,7 @@ func TestWaitAll_RequestsTokensAndStreams(t *testing.T) {
 
 // TestConcurrent_WaitersAreWoken: no release between a denial and the sleep after it is missed.
 func TestConcurrent_WaitersAreWoken(t *testing.T) {
-	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: PerHour(2)})
+	l, _ := newFrozen(t, Config{Algorithm: InFlight, Limit: AtOnce(2, time.Hour)})
 	k := l.Key("k")
 	goDo(8, func(g int) {
 		for range 200 {

@@ -367,7 +367,7 @@ func TestFiber_APathWithoutARoute(t *testing.T) {
 // TestFiber_ConnectionsThatAreToBeClosed: fasthttp drops the takeover of one, and with it the request's hold, which is garbage
 // then; but not if there is no response.
 func TestFiber_ConnectionsThatAreToBeClosed(t *testing.T) {
-	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Now())})
+	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Clock: sluice.NewManualClock(time.Now())})
 	require.NoError(t, err)
 	left := func() int { return atOnce.Key("k").Peek(0).Remaining }
 	limit := sluice.Must(fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: atOnce, Key: func(*http.Request) (string, error) { return "k", nil }}}}))
@@ -403,7 +403,7 @@ func TestFiber_TwoLimits(t *testing.T) {
 	handlers := make([]any, 2)
 	for i := range limiters {
 		var err error
-		limiters[i], err = sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: sluice.NewManualClock(time.Now())})
+		limiters[i], err = sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Clock: sluice.NewManualClock(time.Now())})
 		require.NoError(t, err)
 		handlers[i], err = fiberlimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: limiters[i], Key: func(*http.Request) (string, error) { return "k", nil }}}})
 		require.NoError(t, err)

@@ -49,7 +49,7 @@ func TestClient_AtOnce(t *testing.T) {
 		calls.Wait()
 		assert.Equal(t, 2, most)
 		assert.Equal(t, 25*time.Second, time.Since(w.begun))
-	}, grpclimit.ClientConfig{}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerSecond(2)})
+	}, grpclimit.ClientConfig{}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Second)})
 }
 
 // TestClient_AtOnce_BoundedWaits: a wait for a unit ends with MaxWait or the context, and a limit error asks for no more than
@@ -75,7 +75,7 @@ func TestClient_AtOnce_BoundedWaits(t *testing.T) {
 		close(end)
 		require.NoError(t, w.call(t.Context(), "/s/m"))
 		require.NoError(t, w.call(t.Context(), "/s/m"))
-	}, grpclimit.ClientConfig{MaxWait: 5 * time.Second}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1)})
+	}, grpclimit.ClientConfig{MaxWait: 5 * time.Second}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour)})
 }
 
 // TestClient_AtOnce_RetriesAndPanics: an attempt is over when it returns or panics, also before a retry of it, and before
@@ -113,7 +113,7 @@ func TestClient_AtOnce_RetriesAndPanics(t *testing.T) {
 		}
 		require.NoError(t, w.call(t.Context(), "/s/m"))
 		require.Less(t, time.Since(w.begun), 10*time.Second)
-	}, grpclimit.ClientConfig{MaxRetries: 1, Idempotent: idempotent, MaxWait: 10 * time.Second}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1)})
+	}, grpclimit.ClientConfig{MaxRetries: 1, Idempotent: idempotent, MaxWait: 10 * time.Second}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour)})
 }
 
 // TestClient_AtOnce_LongStreams: a stream counts for longer than the limit's Period.
@@ -129,7 +129,7 @@ func TestClient_AtOnce_LongStreams(t *testing.T) {
 		}
 		require.Equal(t, io.EOF, stream.RecvMsg(nil))
 		require.NoError(t, w.call(t.Context(), "/s/m"))
-	}, grpclimit.ClientConfig{FailFast: true}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerSecond(1)})
+	}, grpclimit.ClientConfig{FailFast: true}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Second)})
 }
 
 // ending is a stream whose first message is the end.
@@ -158,7 +158,7 @@ func TestClient_AtOnce_Streams(t *testing.T) {
 		}
 	}}
 	address := serve(t, s)
-	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1)})
+	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour)})
 	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{
 		Limiter: atOnce, FailFast: true, Key: func(context.Context, grpclimit.Call) (string, error) { return "k", nil },
 	}))
@@ -201,7 +201,7 @@ func TestClient_AtOnce_Streams(t *testing.T) {
 
 // TestClient_AtOnce_OneResponse: a stream with one response is over when that has come.
 func TestClient_AtOnce_OneResponse(t *testing.T) {
-	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1)})
+	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour)})
 	client := sluice.Must(grpclimit.NewClient(grpclimit.ClientConfig{Limiter: atOnce, FailFast: true}))
 	conn := dial(t, serve(t, &service{}), client.DialOptions()...)
 	for range 3 {

@@ -100,7 +100,7 @@ func TestNewLimiter_ConfigErrors(t *testing.T) {
 	}
 	for _, shadow := range []bool{false, true} {
 		c = onePolicy(t, sluice.PerSecond(1), nil)
-		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Shadow: shadow})
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Shadow: shadow})
 		c.Policies = append(c.Policies, grpclimit.Policy{Name: "at-once", Limiter: atOnce, Key: oneKey})
 		_, err = grpclimit.NewLimiter(c)
 		requireConfigError(t, err, "Config.Policies[1].Limiter", "want another algorithm, or the interceptors of New")

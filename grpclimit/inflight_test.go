@@ -23,7 +23,7 @@ import (
 func TestInFlight_StreamsAndCallsAtOnce(t *testing.T) {
 	for _, settles := range []bool{false, true} {
 		clock := newClock()
-		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: clock})
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Clock: clock})
 		all := gcra(t, sluice.PerHour(10), clock)
 		c := grpclimit.Config{Policies: []grpclimit.Policy{
 			{Name: "all", Limiter: all, Key: oneKey}, {Name: "at-once", Limiter: atOnce, Key: oneKey},
@@ -67,7 +67,7 @@ func TestInFlight_StreamsAndCallsAtOnce(t *testing.T) {
 
 // TestInFlight_PanicsAndVerdicts: a call that panics has ended, too, and a Verdict ends once.
 func TestInFlight_PanicsAndVerdicts(t *testing.T) {
-	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: newClock()})
+	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Clock: newClock()})
 	j := newJudge(t, grpclimit.Config{Policies: []grpclimit.Policy{{Name: "p", Limiter: atOnce, Key: oneKey}}})
 	assert.Panics(t, func() {
 		_, _ = j.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: testpb.TestService_EmptyCall_FullMethodName}, func(context.Context, any) (any, error) {
@@ -86,7 +86,7 @@ func TestInFlight_PanicsAndVerdicts(t *testing.T) {
 }
 
 func TestInFlight_NotForMessages(t *testing.T) {
-	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2)})
+	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour)})
 	for _, per := range []grpclimit.Per{grpclimit.PerReceived, grpclimit.PerSent} {
 		_, err := grpclimit.New(grpclimit.Config{Policies: []grpclimit.Policy{{Name: "p", Limiter: atOnce, Key: oneKey, Per: per}}})
 		require.ErrorContains(t, err, "want PerCall")
@@ -108,8 +108,8 @@ func TestInFlight_CallbacksThatPanic(t *testing.T) {
 		}
 	}
 	for name := range boom(nil) {
-		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: newClock()})
-		shadow := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Clock: newClock(), Shadow: true})
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Clock: newClock()})
+		shadow := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Clock: newClock(), Shadow: true})
 		rate := gcra(t, sluice.PerHour(100), newClock())
 		settled := codes.OK
 		c := grpclimit.Config{
@@ -139,7 +139,7 @@ func TestInFlight_CallbacksThatPanic(t *testing.T) {
 // TestInFlight_LongCalls: calls that run for longer than the limit's Period count until they end, and no longer.
 func TestInFlight_LongCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.Per(2, 400*time.Millisecond)})
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, 400*time.Millisecond)})
 		j := newJudge(t, grpclimit.Config{Policies: []grpclimit.Policy{{Name: "p", Limiter: atOnce, Key: oneKey}}})
 		end := make(chan struct{})
 		var calls sync.WaitGroup

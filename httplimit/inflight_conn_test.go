@@ -219,7 +219,7 @@ func TestInFlight_DroppedConnection(t *testing.T) {
 // its handler has returned.
 func TestInFlight_LongerThanThePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.Per(2, 400*time.Millisecond)})
+		atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, 400*time.Millisecond)})
 		c := httplimit.Config{Policies: []httplimit.Policy{{Name: "at-once", Limiter: atOnce, Key: oneKey}}}
 		streams := wrap(t, c, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(3 * time.Second) }))
 		inside, _ := net.Pipe()

@@ -20,7 +20,7 @@ import (
 )
 
 func inFlight(t testing.TB, n int) *sluice.Limiter {
-	return newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(n), Clock: newClock()})
+	return newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(n, time.Hour), Clock: newClock()})
 }
 
 // requestsAtOnce are policies of 2 requests at once, and of 10 in all.
@@ -170,7 +170,7 @@ func TestInFlight_OverConnections(t *testing.T) {
 
 // TestInFlight_Shadow: a policy in shadow mode counts what runs, too, and denies nothing.
 func TestInFlight_Shadow(t *testing.T) {
-	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2), Shadow: true, Clock: newClock()})
+	atOnce := newLimiter(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour), Shadow: true, Clock: newClock()})
 	var would []string
 	c := httplimit.Config{
 		Policies: []httplimit.Policy{

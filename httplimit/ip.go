@@ -347,7 +347,9 @@ func IPTiers(ip IPConfig, base sluice.Config, growth int) ([]Policy, error) {
 			return nil, configErrorf("IPTiers.base.Limit", "%s: %d times a limit of %v is too large to count; want a smaller limit", name, factor, base.Limit)
 		}
 		c.Limit.Rate *= factor
-		c.Limit.Burst *= factor
+		if c.Limit.Burst > 0 {
+			c.Limit.Burst *= factor
+		}
 		limiter, err := sluice.New(c)
 		if err != nil {
 			return nil, fmt.Errorf("httplimit: %s: %w", name, err)

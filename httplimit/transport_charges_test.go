@@ -78,7 +78,7 @@ func TestTransport_ChargesWithoutRoom(t *testing.T) {
 			e := limitError(t, sendIn(t, tr, "", 0))
 			require.Equal(t, 10*time.Second, e.RetryAfter, "%v", e)
 
-			full := limiterOf(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(6), MaxKeys: 1, Overflow: sluice.OverflowDenyNew})
+			full := limiterOf(t, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(6, time.Minute), MaxKeys: 1, Overflow: sluice.OverflowDenyNew})
 			require.True(t, full.Allow("other"))
 			e = limitError(t, sendIn(t, newTestTransport(t, newFakeBase(always(http.StatusOK)), TransportConfig{Limiter: full, FailFast: fast}), "", 0))
 			require.Equal(t, time.Second, e.RetryAfter, "%v", e)

@@ -43,7 +43,7 @@ func NewModel(c sluice.Config) (*Model, error) {
 	o := oracle.Config{
 		Algorithm:   algorithms[c.Algorithm],
 		Rate:        int64(c.Limit.Rate),
-		Burst:       int64(c.Limit.Burst),
+		Burst:       int64(max(c.Limit.Burst, 0)), // AtOnce has a mark there
 		Period:      int64(c.Limit.Period),
 		Interval:    c.Algorithm == sluice.TokenBucketInterval,
 		FirstCharge: c.Algorithm == sluice.FixedWindowFirstCharge,

@@ -153,7 +153,7 @@ func inFlightCounts(t *testing.T, s *server) error {
 	for range 2 {
 		store := newStore(t, s.client, StoreConfig{Prefix: prefix, TimeSource: CallerClock})
 		store.link.clock, store.link.spare = now.Load, 3_600_000
-		cfg := LimitConfig{Name: "p", Algorithm: sluice.InFlight, Limit: sluice.Per(10, 10*time.Second), Exact: true}
+		cfg := LimitConfig{Name: "p", Algorithm: sluice.InFlight, Limit: sluice.AtOnce(10, 10*time.Second), Exact: true}
 		stores, plain = append(stores, store), append(plain, limitOf(t, store, cfg))
 		cfg.Name, cfg.MaxHolds = "h", 10
 		holds = append(holds, limitOf(t, store, cfg))
@@ -206,7 +206,7 @@ func inFlightCounts(t *testing.T, s *server) error {
 // TestInFlight_Debt: units that holds take whether there is room or not are bounded, so that their sums stay exact.
 func TestInFlight_Debt(t *testing.T) {
 	store := newStore(t, anyServer(t).client, StoreConfig{})
-	l := limitOf(t, store, LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.PerHour(1), MaxHolds: 10})
+	l := limitOf(t, store, LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour), MaxHolds: 10})
 	sum := int64(0)
 	for i := range 3 {
 		cost := int(min(int64(math.MaxInt), exact/2-1))
@@ -239,8 +239,8 @@ func TestInFlight_Without(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
 	store := newStore(t, client, StoreConfig{Replicas: 3})
-	l := limitOf(t, store, LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.PerHour(9), MaxHolds: 10})
-	tier := newTier(t, newLimiter(t, client, Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(9)}), TierConfig{Replicas: 3, Budget: patient})
+	l := limitOf(t, store, LimitConfig{Name: "a", Algorithm: sluice.InFlight, Limit: sluice.AtOnce(9, time.Hour), MaxHolds: 10})
+	tier := newTier(t, newLimiter(t, client, Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(9, time.Hour)}), TierConfig{Replicas: 3, Budget: patient})
 	await(t, "Redis is not asked", func() bool { // and not told of what is owed
 		do(t, store, StoreCall{Limit: l, Key: "other", Op: OpPeek})
 		takeFrom(t, tier, "other", 0)
@@ -268,7 +268,7 @@ func TestInFlight_Without(t *testing.T) {
 func TestInFlight_Owed(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
-	tier := newTier(t, newLimiter(t, client, Config{Algorithm: sluice.InFlight, Limit: sluice.Per(100, 10*time.Second)}), TierConfig{})
+	tier := newTier(t, newLimiter(t, client, Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(100, 10*time.Second)}), TierConfig{})
 	l, p := tier.router.first, tier.shared.plan.Load()
 	at := int64(startMicros - startMicros%10_000_000)
 	o := newOwed(p, 60, at+5_000_000)
@@ -302,7 +302,7 @@ func TestInFlight_Config(t *testing.T) {
 		require.ErrorAs(t, err, &config, field)
 		require.Equal(t, field, config.Field, "%v", err)
 	}
-	_, err := NewTier(newLimiter(t, client, Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(10)}), TierConfig{Replicas: 1, Lease: Lease{Max: 1}})
+	_, err := NewTier(newLimiter(t, client, Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(10, time.Minute)}), TierConfig{Replicas: 1, Lease: Lease{Max: 1}})
 	var config *ConfigError
 	require.ErrorAs(t, err, &config)
 	require.Equal(t, "Lease", config.Field)

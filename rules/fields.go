@@ -32,7 +32,7 @@ var known = map[level]struct{ upstream, own []string }{
 		"value_to_metric", "share_threshold", "metadata"}, []string{"enabled", "description"}},
 	inRateLimit: {[]string{"unit", "requests_per_unit", "unlimited", "name", "replaces"},
 		[]string{"unit_multiplier", "period", "algorithm", "burst", "soft", "block_for", "offset", "count_denied", "leases",
-			"weights", "scale", "then", "max_debt"}},
+			"at_once", "lease", "weights", "scale", "then", "max_debt"}},
 	inReplaces:      {[]string{"name"}, nil},
 	inDomainOptions: {nil, []string{"max_keys", "overflow", "atomic", "count_denied"}},
 	inHTTP:          {nil, []string{"actions"}},

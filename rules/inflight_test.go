@@ -8,11 +8,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const inFlightRules = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: in_flight}}\n"
+const (
+	inFlightRules = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: in_flight}}\n"
+	atOnceRules   = "domain: d\ndescriptors:\n- {key: k, rate_limit: {at_once: 2, lease: 1m}}\n"
+)
 
 // TestInFlight: so many hits are there at once, and come back when they are given back, or by themselves after a unit.
 func TestInFlight(t *testing.T) {
-	w := newWorld(t, Config{}, inFlightRules)
+	for _, spelling := range []string{inFlightRules, atOnceRules} {
+		testInFlight(t, spelling)
+	}
+}
+
+func testInFlight(t *testing.T, spelling string) {
+	w := newWorld(t, Config{}, spelling)
 	back := withHits("k=x", 1)
 	back.Refund = true
 	for range 3 {
@@ -30,6 +39,7 @@ func TestInFlight(t *testing.T) {
 	w.clock.Advance(61 * time.Second)
 	require.Equal(t, 2, w.left("k=x"))
 	require.Equal(t, "test.yaml:3: d.k: at most 2 at once; one that is not given back comes back after 1m0s at the earliest, and 2m0s at the latest", w.now.Load().set.rules[0].Explain())
+	require.Equal(t, "d.k: at_once: 2, lease: 1m0s, shadow_mode: false, quota_mode: false", w.now.Load().set.rules[0].String())
 }
 
 // TestInFlight_Late: a hit that is given back after it has come back by itself takes the place of another one, as a refund has no

@@ -30,6 +30,8 @@ type rateLimitReader struct {
 	hasMaxDebt       bool
 	period           time.Duration
 	multiplier       int64
+	atOnce           int64
+	lease            time.Duration
 	blockFor, offset time.Duration
 	countDenied      *bool
 
@@ -67,7 +69,9 @@ func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit,
 	for _, f := range r.by {
 		r.read(f)
 	}
-	r.checkUnit()
+	if !r.checkAtOnce() {
+		r.checkUnit()
+	}
 	r.checkReplaces()
 	r.shape()
 	return r.out, true
@@ -95,6 +99,10 @@ func (r *rateLimitReader) read(f field) {
 		if err != nil || r.algorithm == sluice.TokenBucketInterval || r.algorithm == sluice.FixedWindowFirstCharge {
 			r.errorAt(f.value, r.path, "algorithm is %s; want %s", show(f.value), "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window or in-flight")
 		}
+	case "at_once":
+		r.atOnce, _ = r.number(f, r.path, 0, min(math.MaxUint32, maxRequests))
+	case "lease":
+		r.lease = r.duration(f, 1)
 	case "burst":
 		r.burst, _ = r.number(f, r.path, 1, math.MaxInt32)
 	case "soft":
@@ -145,6 +153,31 @@ func (l *loader) nameID(name string) int {
 		l.set.names[name] = id
 	}
 	return id
+}
+
+// checkAtOnce reads at_once and lease, which say the same as requests_per_unit, period and algorithm: in-flight.
+// It returns false if neither is given.
+func (r *rateLimitReader) checkAtOnce() bool {
+	atOnce, hasAtOnce := r.by.get("at_once")
+	lease, hasLease := r.by.get("lease")
+	switch {
+	case !hasAtOnce && !hasLease || r.out.unlimited:
+		return false
+	case !hasAtOnce:
+		r.errorAt(lease.key, r.path, "lease is given without at_once; want at_once: a whole number beside it")
+		return true
+	case !hasLease:
+		r.errorAt(atOnce.key, r.path, "at_once is given without lease; want lease: a time beside it, such as 1m: hits that nobody gives back or renews come back after it")
+		return true
+	}
+	for _, name := range []string{"unit", "requests_per_unit", "unit_multiplier", "period", "algorithm"} {
+		if f, ok := r.by.get(name); ok {
+			r.errorAt(f.key, r.path, "at_once and %s are both given; want %s deleted", name, name)
+		}
+	}
+	r.algorithm, r.out.requests = sluice.InFlight, uint32(r.atOnce)
+	r.out.period, r.out.unit = r.lease, unitOf(r.lease)
+	return true
 }
 
 // checkUnit finds the length of the window.
@@ -240,6 +273,8 @@ func (r *rateLimitReader) shape() {
 		return
 	}
 	_, hasAlgorithm := r.by.get("algorithm")
+	_, hasAtOnce := r.by.get("at_once")
+	hasAlgorithm = hasAlgorithm || hasAtOnce
 	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
 	denied := r.deniedCount(fixed)
 	r.checkThen()
@@ -250,6 +285,9 @@ func (r *rateLimitReader) shape() {
 	}
 	if hasAlgorithm {
 		c.Algorithm = r.algorithm
+	}
+	if r.algorithm == sluice.InFlight {
+		c.Limit = sluice.AtOnce(int(o.limit), o.period)
 	}
 	if r.burst != 0 {
 		c.Limit = c.Limit.WithBurst(int(r.burst))
@@ -293,6 +331,9 @@ var configFields = map[string]string{
 	"Offset": "offset", "Soft": "soft", "BlockFor": "block_for", "CountDenied": "count_denied", "Algorithm": "algorithm",
 }
 
+// atOnceFields are the keys beside at_once that say the same as others.
+var atOnceFields = map[string]string{"requests_per_unit": "at_once", "period": "lease"}
+
 func (r *rateLimitReader) configError(err error) {
 	if err == nil {
 		return
@@ -303,6 +344,9 @@ func (r *rateLimitReader) configError(err error) {
 		return
 	}
 	name := configFields[c.Field]
+	if own, ok := atOnceFields[name]; ok && r.lease != 0 {
+		name = own
+	}
 	if f, ok := r.by.get("scale"); ok && r.out.scale > 1 && slices.Contains([]string{"requests_per_unit", "burst", "soft"}, name) {
 		r.errorAt(f.value, r.path, "scale is %d, and in units %s: %s", r.out.scale, name, c.Reason)
 		return

@@ -310,11 +310,15 @@ func (r *Rule) Metadata() map[string]any { return r.metadata }
 
 // String describes the rule in a line, in upstream's form, followed by the settings that upstream does not have.
 func (r *Rule) String() string {
-	s := fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", r.path, r.unit, r.requests, r.shadow, r.quota)
+	limit := fmt.Sprintf("unit=%s requests_per_unit=%d", r.unit, r.requests)
+	if r.inFlight() {
+		limit = fmt.Sprintf("at_once: %d, lease: %s", r.requests, r.period)
+	}
+	s := fmt.Sprintf("%s: %s, shadow_mode: %t, quota_mode: %t", r.path, limit, r.shadow, r.quota)
 	if r.unlimited {
 		return s + ", unlimited: true"
 	}
-	if r.unit == UnknownUnit {
+	if r.unit == UnknownUnit && !r.inFlight() {
 		s += fmt.Sprintf(", period: %s", r.period)
 	}
 	if r.weights != nil {
@@ -326,17 +330,17 @@ func (r *Rule) String() string {
 	if r.then != "" {
 		s += fmt.Sprintf(", then: %s", r.then)
 	}
-	c := r.config
-	if !r.counting {
+	c, burst := r.config, max(r.config.Limit.Burst, 0)
+	if !r.counting && !r.inFlight() {
 		s += fmt.Sprintf(", algorithm: %s", c.Algorithm)
 	}
-	if c.Limit.Burst != 0 {
-		s += fmt.Sprintf(", burst: %d", c.Limit.Burst)
+	if burst != 0 {
+		s += fmt.Sprintf(", burst: %d", burst)
 	}
 	if c.Soft != 0 {
 		s += fmt.Sprintf(", soft: %d", c.Soft)
 	}
-	if r.debt != r.defaultDebt(uint64(c.Limit.Burst)) {
+	if r.debt != r.defaultDebt(uint64(burst)) {
 		s += fmt.Sprintf(", max_debt: %d", r.debt/r.scale)
 	}
 	if c.BlockFor != 0 {

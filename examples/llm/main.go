@@ -61,7 +61,7 @@ func newProxy(model string) *proxy {
 	return &proxy{
 		requests: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10).WithBurst(20)})),
 		tokens:   sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(100).WithBurst(1000)})),
-		streams:  sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerMinute(5)})),
+		streams:  sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(5, time.Minute)})),
 		backend:  model,
 		client:   &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}},
 		count:    &counts{of: map[string]*count{}},

@@ -226,7 +226,7 @@ func stricter(want oracle.Decision, got sluice.Decision) bool {
 
 func oracleConfig(c sluice.Config, l sluice.Limit) oracle.Config {
 	o := oracle.Named(c.Algorithm.String())
-	o.Rate, o.Burst, o.Period, o.Grid = int64(l.Rate), int64(l.Burst), int64(l.Period), true
+	o.Rate, o.Burst, o.Period, o.Grid = int64(l.Rate), int64(max(l.Burst, 0)), int64(l.Period), true
 	o.BlockFor, o.CountDenied = int64(c.BlockFor), c.CountDenied
 	return o
 }

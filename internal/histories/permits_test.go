@@ -30,7 +30,7 @@ const wideUnit = 1 << 20
 // permits, and some of them again.
 func drawPermits(seed uint64) script {
 	rng := rand.New(rand.NewPCG(seed, seed))
-	s := script{config: sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.Per(burst, period), Shards: 1}, yields: rng.IntN(2) == 0}
+	s := script{config: sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(burst, period), Shards: 1}, yields: rng.IntN(2) == 0}
 	kinds := []kind{acquire, acquire, acquire, release, release, release, release, renew, renew, peek, take, refund, sweep}
 	switch rng.IntN(5) {
 	case 0:

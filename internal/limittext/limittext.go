@@ -1,4 +1,5 @@
-// Package limittext has the text form of a limit: "100/s", "20/m burst 5", "7/1m30s", "unlimited".
+// Package limittext has the text form of a limit: "100/s", "20/m burst 5", "7/1m30s", "10 at once, lease 1m",
+// "unlimited".
 //
 // People write limits into configurations by hand, so a text means what it seems to mean, or is an error
 // that says what would: no signs, no fractions of units, no capital letters that a unit of another length
@@ -14,7 +15,8 @@ import (
 	"time"
 )
 
-// A Limit is Rate units per Period, and Burst at once, or 0 for the rate.
+// A Limit is Rate units per Period, and Burst at once, or 0 for the rate. With AtOnce for its Burst it is Rate
+// units in use at once, which come back by themselves after a lease of Period.
 type Limit struct {
 	Rate   int
 	Period time.Duration
@@ -24,12 +26,18 @@ type Limit struct {
 // Unlimited is the limit that has a word for it.
 var Unlimited = Limit{Rate: math.MaxInt, Period: time.Second}
 
+// AtOnce is the Burst of limits of units in use. No limit of a rate has it.
+const AtOnce = math.MinInt32
+
 const day = 24 * time.Hour
 
 // Text returns the shortest text that Parse reads back.
 func (l Limit) Text() string {
 	if l == Unlimited {
 		return unlimitedText
+	}
+	if l.Burst == AtOnce {
+		return strconv.Itoa(l.Rate) + atOnceText + durationString(l.Period)
 	}
 	s := strconv.Itoa(l.Rate) + "/" + periodString(l.Period)
 	if l.Burst != 0 {
@@ -40,7 +48,8 @@ func (l Limit) Text() string {
 
 const (
 	unlimitedText = "unlimited"
-	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"`
+	atOnceText    = " at once, lease "
+	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"; for in-flight "N at once, lease DURATION"`
 )
 
 // periodUnits are the names of units, the first of each the one that Text uses.
@@ -64,6 +73,9 @@ func Parse(s string) (Limit, error) {
 		return Limit{}, fmt.Errorf("sluice: limit %q: want %q, in small letters", s, unlimitedText)
 	}
 	fields := strings.Fields(s)
+	if count, lease, ok := strings.Cut(strings.Join(fields, " "), atOnceText); ok {
+		return parseAtOnce(s, count, lease)
+	}
 	if len(fields) != 1 && (len(fields) != 3 || fields[1] != "burst") {
 		return Limit{}, fmt.Errorf("sluice: limit %q: %s", s, limitForms)
 	}
@@ -90,6 +102,21 @@ func Parse(s string) (Limit, error) {
 		return Limit{}, fmt.Errorf("sluice: limit %q: burst 0 admits nothing; want at least 1, or leave it out for the rate", s)
 	}
 	return l, nil
+}
+
+func parseAtOnce(s, count, lease string) (Limit, error) {
+	units, err := parseCount(count)
+	if err != nil {
+		return Limit{}, fmt.Errorf("sluice: limit %q: number %w", s, err)
+	}
+	if units == math.MaxInt {
+		return Limit{}, fmt.Errorf("sluice: limit %q: want at most %d at once, or %q", s, math.MaxInt-1, unlimitedText)
+	}
+	d, err := time.ParseDuration(lease)
+	if err != nil || d <= 0 {
+		return Limit{}, fmt.Errorf("sluice: limit %q: lease %q is not a positive duration, such as 30s or 1m", s, lease)
+	}
+	return Limit{units, d, AtOnce}, nil
 }
 
 // parseCount reads a run of decimal digits. strconv.Atoi alone would take signs.
@@ -152,6 +179,11 @@ func periodString(d time.Duration) string {
 			return unit.names[0]
 		}
 	}
+	return durationString(d)
+}
+
+// durationString returns the shortest form that time.ParseDuration reads back.
+func durationString(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = s[:len(s)-len("0s")]

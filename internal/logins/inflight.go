@@ -16,7 +16,7 @@ import (
 
 // atOnce returns a middleware for two logins at once.
 func (f Framework[H, M]) atOnce(t *testing.T, change func(*httplimit.Config)) (limit M, left func() int) {
-	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(2)})
+	atOnce, err := sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(2, time.Hour)})
 	require.NoError(t, err)
 	c := httplimit.Config{Explain: true, Policies: []httplimit.Policy{{Name: "at-once", Limiter: atOnce, Key: httplimit.ByBasicAuthUser()}}}
 	change(&c)

@@ -174,7 +174,7 @@ func (a algorithm) run(r *run) {
 func outlasts(r *run) {
 	const period = 30 * time.Millisecond
 	r.clock()
-	atOnce := r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.Limit{Rate: few, Period: period}})
+	atOnce := r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(few, period)})
 	if !r.inFlight() {
 		require.ErrorContains(r, r.start(atOnce), r.surface.Refuses)
 		return
@@ -276,7 +276,7 @@ func (r *run) beside(silent, last *Policy) {
 // shadowInFlight: more calls than the limit run at once, and the limit is whole again afterwards.
 func shadowInFlight(r *run) {
 	r.clock()
-	silent := r.policy("silent", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(1), Shadow: true})
+	silent := r.policy("silent", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour), Shadow: true})
 	if !r.inFlight() {
 		require.ErrorContains(r, r.start(silent), r.surface.Refuses)
 		return

@@ -79,7 +79,7 @@ func (r *run) rate(name string, n int) *Policy {
 }
 
 func (r *run) atOnce() *Policy {
-	return r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.PerHour(few)})
+	return r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(few, time.Hour)})
 }
 
 // open starts the surface with those of the policies that it takes.

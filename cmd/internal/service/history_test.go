@@ -84,5 +84,5 @@ descriptors:
 	for _, r := range shown {
 		got = append(got, r.Limit)
 	}
-	assert.Equal(t, []string{"5 per hour", "unlimited", "5 per 1m30s, in shadow mode", "3 at once", ""}, got)
+	assert.Equal(t, []string{"5 per hour", "unlimited", "5 per 1m30s, in shadow mode", "3 at once, lease 1m", ""}, got)
 }

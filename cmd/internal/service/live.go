@@ -179,7 +179,7 @@ func limitText(r *rules.Rule) string {
 	case r.Unlimited():
 		limit = "unlimited"
 	case r.Algorithm() == sluice.InFlight:
-		limit = fmt.Sprintf("%d at once", r.Requests())
+		limit = sluice.AtOnce(int(r.Requests()), r.Period()).String()
 	case r.Unit() == rules.UnknownUnit:
 		limit = fmt.Sprintf("%d per %v", r.Requests(), r.Period())
 	}
