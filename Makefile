@@ -28,7 +28,7 @@ guard: ## fails if a fast path has been lost
 	cd benchmarks && GOWORK=off go run . guard
 
 fuzz: ## one minute of comparing with the models
-	go test -run '^$$' -fuzz '^FuzzDecisions$$' -fuzztime 60s -fuzzminimizetime 0 ./internal/metamorphic
+	go test -run '^$$' -fuzz '^FuzzDecisions$$' -fuzztime 60s -fuzzminimizetime 0 ./internal/test/metamorphic
 
 tidy: ## go mod tidy for every module: the tree's own versions are not released yet
 	.ci/release tidy

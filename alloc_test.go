@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/tails"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 func skipUnderRace(t *testing.T) {

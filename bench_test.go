@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/keyid"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 // The benchmarks compare the algorithms on equal terms: every one gets the same

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/seeded"
-	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/sluice-go/sluice/internal/test/seeded"
+	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 // The clock moves on while SetLimit moves a key in a cell, which has brought a limit before.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/oracle"
-	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/sluice-go/sluice/internal/test/oracle"
+	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 // layouts is the table of configurations, traces.Layouts, in the types of this package. Whatever

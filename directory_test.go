@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/sluice-go/sluice/internal/test/depth"
+	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 func TestDirectory_Covers(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 // FuzzReceipts decodes a byte string into reservations and what becomes of them, and replays them

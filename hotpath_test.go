@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 // The tests in this file are about facts that the speed of a decision relies on and

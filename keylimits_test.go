@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 // TestKeyLimit_LeavesNothingBehind, and an error changes nothing.

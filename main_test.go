@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/invariants"
-	"github.com/sluice-go/sluice/internal/suite"
-	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/sluice-go/sluice/internal/test/suite"
+	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 // crowded and splits report whether the suite runs with crowded tables, by -homes or -most.

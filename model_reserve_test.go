@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/oracle"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/depth"
+	"github.com/sluice-go/sluice/internal/test/oracle"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // A receipt is a reservation and its model.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
 	"github.com/sluice-go/sluice/internal/ledger"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 // mustReserve is a Reserve that is to succeed.

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/test/depth"
 	"github.com/stretchr/testify/require"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/depth"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // TestShard_ManyKeysThroughGrowthAndSweeps compares thousands of keys with their

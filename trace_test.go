@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/groundtruth"
-	"github.com/sluice-go/sluice/internal/traces"
+	"github.com/sluice-go/sluice/internal/test/groundtruth"
+	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 // trace is what random comparisons share.

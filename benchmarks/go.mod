@@ -46,7 +46,7 @@ require (
 	github.com/kr/text v0.2.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/pmezard/go-difflib v1.0.0 // indirect
-	github.com/sluice-go/sluice/redistier v0.0.0
+	github.com/sluice-go/sluice/redislimit v0.0.0
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect
 	golang.org/x/image v0.30.0 // indirect
@@ -57,4 +57,4 @@ require (
 
 replace github.com/sluice-go/sluice => ../
 
-replace github.com/sluice-go/sluice/redistier => ../redistier
+replace github.com/sluice-go/sluice/redislimit => ../redislimit

@@ -19,7 +19,7 @@ import (
 var (
 	redisFile  = filepath.Join(published, "redis.json")
 	redisTable = filepath.Join(published, "redis.md")
-	redisPage  = filepath.Join("..", "redistier", "REFERENCE.md")
+	redisPage  = filepath.Join("..", "redislimit", "REFERENCE.md")
 )
 
 const redisSection = "redis"
@@ -37,8 +37,8 @@ func newRedis() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "redis",
 		Short: "Measure limiters that keep their state in Redis",
-		Long: `Measures redistier beside other limiters on a private redis-server, and prints a table.
-With --publish it replaces results/redis.json, results/redis.md and the section of redistier's REFERENCE.md.`,
+		Long: `Measures redislimit beside other limiters on a private redis-server, and prints a table.
+With --publish it replaces results/redis.json, results/redis.md and the section of redislimit's REFERENCE.md.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Rounds < 1 || c.Sample <= 0 {
@@ -88,7 +88,7 @@ func rewriteRedis() error {
 	return r.write()
 }
 
-// write writes the table and the section of redistier's REFERENCE.md.
+// write writes the table and the section of redislimit's REFERENCE.md.
 func (r redisResults) write() error {
 	return errors.Join(os.WriteFile(redisTable, []byte(r.full()), 0o644), rewrite(redisPage, redisSection, r.section()))
 }
@@ -96,7 +96,7 @@ func (r redisResults) write() error {
 // full is redisTable.
 func (r redisResults) full() string { return report.Redis(r.Samples) + "\n" + r.origin() }
 
-// section is that of redistier's REFERENCE.md.
+// section is that of redislimit's REFERENCE.md.
 func (r redisResults) section() string { return report.RedisRatios(r.Samples) + "\n" + r.origin() }
 
 func (r redisResults) origin() string {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
-// redistier's REFERENCE.md and the table show the results that were measured.
+// redislimit's REFERENCE.md and the table show the results that were measured.
 func TestRedis_ThePagesShowTheResults(t *testing.T) {
 	var r redisResults
 	require.NoError(t, results.Load(redisFile, &r))

@@ -8,12 +8,12 @@ require (
 	github.com/prometheus/client_golang v1.24.1
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/sluice-go/sluice v0.0.0
-	github.com/sluice-go/sluice/promsluice/promengine v0.0.0
-	github.com/sluice-go/sluice/promsluice/promtier v0.0.0
-	github.com/sluice-go/sluice/redistier v0.0.0
+	github.com/sluice-go/sluice/metrics/promsluice/promengine v0.0.0
+	github.com/sluice-go/sluice/metrics/promsluice/promtier v0.0.0
+	github.com/sluice-go/sluice/redislimit v0.0.0
+	github.com/sluice-go/sluice/redislimit/rulestore v0.0.0
 	github.com/sluice-go/sluice/rls v0.0.0
 	github.com/sluice-go/sluice/rules v0.0.0
-	github.com/sluice-go/sluice/rules/redisstore v0.0.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.11.1

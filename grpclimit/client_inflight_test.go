@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/grpclimit"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // TestClient_AtOnce: so many calls run at once, however long and however they end, and the next one waits for an end.

@@ -32,7 +32,7 @@
 //
 // # Several processes
 //
-// Policy.Remote counts calls in place of a Limiter: a redistier.Tier shares a limit between processes. Limiters judge first, all at one
+// Policy.Remote counts calls in place of a Limiter: a redislimit.Tier shares a limit between processes. Limiters judge first, all at one
 // instant; then the Remotes are asked, one after another, with the call's context. If one of them denies, all that was charged before
 // is given back. One that returns an error denies the call with UNAVAILABLE and a RetryInfo of a second.
 //

@@ -68,7 +68,7 @@ type Policy struct {
 	// denial has a RetryAfter of at most one second, since it is not known when another call ends.
 	Limiter *sluice.Limiter
 
-	// Remote counts them in place of a Limiter, such as a redistier.Tier does for several
+	// Remote counts them in place of a Limiter, such as a redislimit.Tier does for several
 	// processes. Each policy has one of the two. Remotes are asked one after another when all
 	// Limiters have admitted the call, with its context. If one of them denies, all that
 	// has been charged before is given back; until then other calls see it charged. If one

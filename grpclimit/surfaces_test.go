@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/grpclimit"
-	"github.com/sluice-go/sluice/internal/surfaces"
+	"github.com/sluice-go/sluice/internal/test/surfaces"
 )
 
 // surfaceConfig is a Setup for a server.

@@ -104,7 +104,7 @@
 //
 // # Limits that processes share
 //
-// A Policy with a Remote in place of a Limiter counts elsewhere, as with redistier in Redis.
+// A Policy with a Remote in place of a Limiter counts elsewhere, as with redislimit in Redis.
 // Limiters judge first, all at one instant; then the Remotes are asked, one after
 // another, each with the context of the request. Put a Limiter in front of a Remote: what it
 // denies is no load there. If a Remote denies, all that was charged before is given back, as
@@ -113,7 +113,7 @@
 //
 // A Remote can fail. Its error is neither a denial nor an admission: the request is answered
 // with 503, Retry-After: 1 and, without Config.OnDenied, a problem document; Decision.RemoteError
-// is the error. redistier.Tier decides itself what to do without Redis, and returns none.
+// is the error. redislimit.Tier decides itself what to do without Redis, and returns none.
 // Calls after the decision, to give back or by Config.Settle, are bounded by a second
 // in all, whether the client is still there or not. If they fail, what was charged stays
 // charged.

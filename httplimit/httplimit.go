@@ -28,7 +28,7 @@ type Policy struct {
 	// documentation of the package.
 	Limiter *sluice.Limiter
 
-	// Remote counts them in place of a Limiter, such as a redistier.Tier does for several
+	// Remote counts them in place of a Limiter, such as a redislimit.Tier does for several
 	// processes. Each policy has one of the two. Remotes are asked one after another when all
 	// Limiters have admitted the request, with its context. If one of them denies, all that
 	// has been charged before is given back; until then other requests see it charged. If one

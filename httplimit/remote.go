@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-go/sluice/internal/policies"
 )
 
-// A Remote is a limiter that may have to ask others, and can fail: redistier.Limiter and
-// redistier.Tier are, which share a limit between processes. It is called from many
+// A Remote is a limiter that may have to ask others, and can fail: redislimit.Limiter and
+// redislimit.Tier are, which share a limit between processes. It is called from many
 // goroutines at once. Wrap it to hear of all of its errors, or of how long it takes.
 type Remote interface {
 	// Take charges cost units to key, or denies, as sluice.Limiter.Take does: a cost of 0
@@ -22,7 +22,7 @@ type Remote interface {
 }
 
 // A RemoteDebiter is a Remote that can charge a key more than remains, which leaves it in
-// debt: redistier.Limiter and redistier.Tier are. Config.Settle charges it whatever a request
+// debt: redislimit.Limiter and redislimit.Tier are. Config.Settle charges it whatever a request
 // has cost beyond what was charged before; of any other Remote it charges what remains at most.
 type RemoteDebiter interface {
 	Remote

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/httplimit"
-	"github.com/sluice-go/sluice/internal/surfaces"
+	"github.com/sluice-go/sluice/internal/test/surfaces"
 )
 
 func TestSurface(t *testing.T) {

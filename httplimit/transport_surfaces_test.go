@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
-	"github.com/sluice-go/sluice/internal/surfaces"
+	"github.com/sluice-go/sluice/internal/test/surfaces"
 )
 
 // openTransport starts a server without a limit, and calls it by a Transport.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/depth"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // bruteForce looks at all spans of the records: from each from to each to. It returns the shortest one that holds more

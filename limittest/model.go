@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/test/oracle"
 )
 
 // A Limiter decides on calls at times that it is told, as a Model does.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/depth"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // mostIn is what a promise allows within d, by what a Checker of it says.

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // patterns are all patterns of some traffic against a limit.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // requireSame loads a file in pieces as small as they can be, and as a whole, with the same outcome.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // TestSip_Paper: the example of the paper's appendix A: the key 00 01 ... 0f, the input 00 01 ... 0e.

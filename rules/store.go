@@ -8,7 +8,7 @@ import (
 )
 
 // A Store keeps the counts of an Engine outside of its process, so that the engines of many processes
-// count together; package redisstore has one in Redis. The engine itself does the matching, the thresholds,
+// count together; package rulestore has one in Redis. The engine itself does the matching, the thresholds,
 // the statistics and the answers. A Store only counts, and says how a key stands.
 //
 // It is safe for concurrent use. Its calls return within a time that the Store bounds itself. Package countertest has the suite that

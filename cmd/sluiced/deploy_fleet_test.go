@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 // ofKind is the document of a kind and a name.

@@ -190,7 +190,7 @@ func TestDeploy_MetricsExist(t *testing.T) {
 		assert.Contains(t, store, `limiter="`+limiter+`"`)
 	}
 	for _, file := range []string{"testdata/limiters.prom", "promtier/testdata/tiers.prom"} {
-		data, err := os.ReadFile(filepath.Join("../../promsluice", file))
+		data, err := os.ReadFile(filepath.Join("../../metrics/promsluice", file))
 		require.NoError(t, err)
 		exposition += string(data)
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
 	"github.com/sluice-go/sluice/cmd/internal/xds"
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 // gatewayEnvironment are the variables of the container that Envoy Gateway makes, with its names for the mounts

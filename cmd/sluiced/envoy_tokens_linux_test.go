@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 // TestEnvoy_TokenBudgets: requests and tokens of a client are counted together by three replicas. Envoy looks before a request, and

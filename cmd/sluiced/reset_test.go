@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 // TestAsk_Reset: ask --reset frees a key that one settlement has locked, in memory and in Redis; a mistake is said, and other sites reach

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 const (

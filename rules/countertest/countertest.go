@@ -1,4 +1,4 @@
-// Package countertest is the suite that every implementation of counts runs: the memory of an engine, package redisstore,
+// Package countertest is the suite that every implementation of counts runs: the memory of an engine, package rulestore,
 // and whoever implements rules.Store. MEANING.md of package rules says what each call means; here the same is a table of
 // cases with their numbers (cases.txt), and an exact model with which random histories are compared.
 //
@@ -24,8 +24,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/depth"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/depth"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/rules"
 )
 

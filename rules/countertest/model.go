@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/test/oracle"
 	"github.com/sluice-go/sluice/rules"
 )
 

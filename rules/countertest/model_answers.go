@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/oracle"
+	"github.com/sluice-go/sluice/internal/test/oracle"
 )
 
 // left is the time to the end of a window, in whole seconds.

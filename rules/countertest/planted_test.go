@@ -3,7 +3,7 @@ package countertest_test
 import (
 	"testing"
 
-	"github.com/sluice-go/sluice/internal/plant"
+	"github.com/sluice-go/sluice/internal/test/plant"
 )
 
 // faults are what the suite must find in the counts of an engine.

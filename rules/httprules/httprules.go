@@ -62,7 +62,7 @@ func (c *Config) check() error {
 	set, _ := c.Engine.Set()
 	for _, rule := range set.Rules() {
 		if rule.Domain() == c.Domain && rule.Algorithm() == sluice.InFlight {
-			return fmt.Errorf("httprules: Config.Engine has the rule %s of units in flight, and a Store that keeps no holds, by which they would be given back; want a rules.HoldStore, such as redisstore, no Store, or another algorithm", rule.Path())
+			return fmt.Errorf("httprules: Config.Engine has the rule %s of units in flight, and a Store that keeps no holds, by which they would be given back; want a rules.HoldStore, such as rulestore, no Store, or another algorithm", rule.Path())
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/throttled/throttled/v2/store/goredisstore.v9"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
 )
 
 // A Limit is the same GCRA for all subjects: so many units a period, and as many at once.
@@ -39,10 +39,10 @@ const Base = "redis_rate"
 // Subjects returns those of a workload.
 func Subjects(w Workload) []Subject {
 	subjects := []Subject{
-		{"redistier.Limiter", newLimiter},
-		{"redistier.Tier", tierOf("tier", redistier.TierConfig{Budget: 10 * time.Second})},
-		{"redistier.Tier, leading", leadingTier("leading", redistier.TierConfig{Budget: 10 * time.Second})},
-		{"redistier.Tier, leases", tierOf("leases", redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1000, Life: time.Second}})},
+		{"redislimit.Limiter", newLimiter},
+		{"redislimit.Tier", tierOf("tier", redislimit.TierConfig{Budget: 10 * time.Second})},
+		{"redislimit.Tier, leading", leadingTier("leading", redislimit.TierConfig{Budget: 10 * time.Second})},
+		{"redislimit.Tier, leases", tierOf("leases", redislimit.TierConfig{Budget: time.Second, Lease: redislimit.Lease{Max: 1000, Life: time.Second}})},
 		{Base, newRedisRate},
 		{"throttled", newThrottled},
 		{"rueidis", newRueidis},
@@ -50,8 +50,8 @@ func Subjects(w Workload) []Subject {
 	if w.Callers == 1 && w.Keys == 1 {
 		// Every other call settles a lease and asks for another: what that takes Redis. With many
 		// keys, leases that nobody spends would be given back while others are measured.
-		single := redistier.TierConfig{Budget: time.Second, Lease: redistier.Lease{Max: 1, Life: time.Second}}
-		subjects = append(subjects, Subject{"redistier.Tier, leases of 1", tierOf("single", single)})
+		single := redislimit.TierConfig{Budget: time.Second, Lease: redislimit.Lease{Max: 1, Life: time.Second}}
+		subjects = append(subjects, Subject{"redislimit.Tier, leases of 1", tierOf("single", single)})
 	}
 	if w.Load > 0 {
 		// Leases leave Redis a few dozen calls a second, and each of them finds caches that others
@@ -82,8 +82,8 @@ func rarely(limiter func(string, Limit, int) (Take, func(), error)) func(string,
 func connect(addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) }
 
 // newShared returns a limiter with keys of its own.
-func newShared(client redis.UniversalClient, prefix string, limit Limit) (*redistier.Limiter, error) {
-	return redistier.New(client, redistier.Config{Limit: sluice.Per(limit.Units, limit.Period), Prefix: prefix})
+func newShared(client redis.UniversalClient, prefix string, limit Limit) (*redislimit.Limiter, error) {
+	return redislimit.New(client, redislimit.Config{Limit: sluice.Per(limit.Units, limit.Period), Prefix: prefix})
 }
 
 func newLimiter(addr string, limit Limit, _ int) (Take, func(), error) {
@@ -96,21 +96,21 @@ func newLimiter(addr string, limit Limit, _ int) (Take, func(), error) {
 }
 
 // tierOf returns a function that makes a tier of c, with a client of go-redis.
-func tierOf(prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
+func tierOf(prefix string, c redislimit.TierConfig) func(string, Limit, int) (Take, func(), error) {
 	return tierBy(func(addr string) (redis.UniversalClient, error) { return connect(addr), nil }, prefix, c)
 }
 
 // leadingTier is tierOf with a client by which callers lead.
-func leadingTier(prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
+func leadingTier(prefix string, c redislimit.TierConfig) func(string, Limit, int) (Take, func(), error) {
 	return tierBy(func(addr string) (redis.UniversalClient, error) {
-		return redistier.NewClient(&redis.Options{Addr: addr})
+		return redislimit.NewClient(&redis.Options{Addr: addr})
 	}, prefix, c)
 }
 
 // tierBy returns a function that makes a tier of c. Its budget is one that no call misses, so that
 // the answers are those of Redis, of memory and of leases; a call that misses it is an error.
-func tierBy(connect func(addr string) (redis.UniversalClient, error), prefix string, c redistier.TierConfig) func(string, Limit, int) (Take, func(), error) {
-	c.OnUnavailable = redistier.FailClosed
+func tierBy(connect func(addr string) (redis.UniversalClient, error), prefix string, c redislimit.TierConfig) func(string, Limit, int) (Take, func(), error) {
+	c.OnUnavailable = redislimit.FailClosed
 	return func(addr string, limit Limit, replicas int) (Take, func(), error) {
 		c := c
 		c.Replicas = replicas
@@ -122,7 +122,7 @@ func tierBy(connect func(addr string) (redis.UniversalClient, error), prefix str
 		if err != nil {
 			return nil, nil, err
 		}
-		tier, err := redistier.NewTier(l, c)
+		tier, err := redislimit.NewTier(l, c)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/remote"
 )
 
-// RedisRatios is the table of redistier's REFERENCE.md: the decisions a second that the base makes, a median, and what
+// RedisRatios is the table of redislimit's REFERENCE.md: the decisions a second that the base makes, a median, and what
 // the others make, as medians of the ratios to it in each round.
 func RedisRatios(samples []remote.Sample) string {
 	subjects := remote.Subjects(remote.Workload{})

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
 // TestReader_Nineties has lines of the 1990s, as servers wrote them that escaped nothing, and each kind on

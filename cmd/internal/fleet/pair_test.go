@@ -3,7 +3,7 @@ package fleet
 import (
 	"testing"
 
-	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 // TestPair: two gateways that are offered 800 calls a second admit 495 to 500, each second.

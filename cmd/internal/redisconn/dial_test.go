@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
 )
 
 // listen accepts connections, says something on each, and then keeps it. It counts them.
@@ -47,7 +47,7 @@ func TestClient_Dial(t *testing.T) {
 			err = client.Get(context.Background(), "a").Err()
 			require.ErrorContains(t, err, c.want)
 			require.ErrorContains(t, err, "dial tcp "+addr)
-			require.True(t, redistier.Unreached(err))
+			require.True(t, redislimit.Unreached(err))
 			require.Equal(t, int64(1), accepted.Load(), kind)
 			require.NoError(t, client.Close())
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
 )
 
 // The types of deployments.
@@ -95,7 +95,7 @@ func (c *Config) Client() (redis.UniversalClient, error) {
 		if o.DB, err = first.database(); err != nil {
 			return nil, err
 		}
-		return redistier.NewClient(o)
+		return redislimit.NewClient(o)
 	}
 	o := &redis.UniversalOptions{Dialer: c.dialer(config), DialerRetries: 1, TLSConfig: config, PoolSize: size, DialTimeout: c.timeout(), ReadTimeout: c.Reply, ContextTimeoutEnabled: true, MaxRetries: -1, IsClusterMode: kind == Cluster, MasterName: first.master}
 	for _, a := range list {

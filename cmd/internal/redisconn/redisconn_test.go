@@ -6,7 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
 )
 
 func TestConfig_Servers(t *testing.T) {
@@ -73,7 +73,7 @@ func TestConfig_Auth(t *testing.T) {
 		client, err := c.Client()
 		require.NoError(t, err)
 		t.Cleanup(func() { client.Close() })
-		return client.(*redistier.Client).Unwrap().Options()
+		return client.(*redislimit.Client).Unwrap().Options()
 	}
 	o := options(Config{URLs: []string{"redis://ann:p%40ss@h/3"}})
 	require.Equal(t, []any{"ann", "p@ss", 3}, []any{o.Username, o.Password, o.DB})
@@ -91,7 +91,7 @@ func TestConfig_NoRetries(t *testing.T) {
 		t.Cleanup(func() { client.Close() })
 		retries := 1
 		switch client := client.(type) {
-		case *redistier.Client:
+		case *redislimit.Client:
 			retries = client.Unwrap().Options().MaxRetries
 		case *redis.Client:
 			retries = client.Options().MaxRetries

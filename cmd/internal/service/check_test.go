@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
 	"github.com/sluice-go/sluice/httplimit"
-	"github.com/sluice-go/sluice/internal/seeded"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/rules"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/cmd/internal/redisconn"
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
 )
 
 // The first contact with the store. A process that has never reached it knows nothing of the others: neither what they have
@@ -87,7 +87,7 @@ func (s *server) contactLater(ctx context.Context) {
 
 // needsContact reports whether the service cannot decide before the store has answered once.
 func (c *StoreConfig) needsContact() bool {
-	return c.OnFailure == failures[redistier.FailClosed] || c.OnFailure == failures[redistier.LocalShare] && c.Replicas == 0
+	return c.OnFailure == failures[redislimit.FailClosed] || c.OnFailure == failures[redislimit.LocalShare] && c.Replicas == 0
 }
 
 // beforeContact says in words what happens to calls before the store has answered once.
@@ -95,7 +95,7 @@ func (c *StoreConfig) beforeContact() string {
 	switch {
 	case c.needsContact():
 		return "not healthy, and calls are refused"
-	case c.OnFailure == failures[redistier.FailOpen]:
+	case c.OnFailure == failures[redislimit.FailOpen]:
 		return "calls are admitted"
 	default:
 		return fmt.Sprintf("this process enforces its part of --replicas %d", c.Replicas)

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 const fourAYear = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n"
@@ -140,12 +140,12 @@ func TestContact_Refused(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--redis redis://:wrong@" + server.Addr, "--redis: WRONGPASS"},
 		{"--redis redis://" + server.Addr, "--redis: NOAUTH"},
-		{"--redis redis://" + server.Addr + " --replicas 2", "--redis: redistier: NOAUTH"},
+		{"--redis redis://" + server.Addr + " --replicas 2", "--redis: redislimit: NOAUTH"},
 		{"--redis redis://" + server.Addr + " --on-store-failure open", "NOAUTH"},
 		{"--redis redis://" + server.Addr + " --store-keys upstream", "NOAUTH"},
 		{"--redis redis://" + limited.Addr, "can't run this command"},
 		{"--redis redis://" + limited.Addr + " --redis-type cluster", "cluster support disabled"},
-		{"--redis redis://" + limited.Addr + " --replicas 1 --redis-per-second redis://:wrong@" + server.Addr, "--redis-per-second: redistier: WRONGPASS"},
+		{"--redis redis://" + limited.Addr + " --replicas 1 --redis-per-second redis://:wrong@" + server.Addr, "--redis-per-second: redislimit: WRONGPASS"},
 	} {
 		err := refused(t, strings.Fields(c.args)...)
 		require.ErrorContains(t, err, "the store refuses this service: ", c.args)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/internal/uplot"
 	"github.com/sluice-go/sluice/internal/spacesaving"
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -194,12 +194,12 @@ func (l *live) stores() (out []liveStore) {
 	for i, p := range l.store.parts() {
 		s := p.Status()
 		one := liveStore{Name: []string{"redis", "redis-per-second"}[i], Since: float64(s.Since.UnixMilli()) / 1e3}
-		switch one.Bad = s.Mode == redistier.ModeDegraded; {
+		switch one.Bad = s.Mode == redislimit.ModeDegraded; {
 		case !one.Bad:
 			one.Mode = "all replicas count together"
-		case l.config.Store.OnFailure == failures[redistier.FailOpen]:
+		case l.config.Store.OnFailure == failures[redislimit.FailOpen]:
 			one.Mode = "it does not answer, and this process admits what it is asked"
-		case l.config.Store.OnFailure == failures[redistier.FailClosed]:
+		case l.config.Store.OnFailure == failures[redislimit.FailClosed]:
 			one.Mode = "it does not answer, and calls get an error"
 		default:
 			one.Mode = "it does not answer, and this process enforces its share of each limit"

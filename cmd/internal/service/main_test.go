@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/depth"
+	"github.com/sluice-go/sluice/internal/test/depth"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/sluice-go/sluice/promsluice/promengine"
+	"github.com/sluice-go/sluice/metrics/promsluice/promengine"
 )
 
 // buckets are the upper bounds of durations, in seconds.

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-go/sluice/promsluice/promengine"
+	"github.com/sluice-go/sluice/metrics/promsluice/promengine"
 	"github.com/sluice-go/sluice/rls/holdpb"
 )
 

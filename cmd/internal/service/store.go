@@ -17,9 +17,9 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/redisconn"
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/redislimit"
+	"github.com/sluice-go/sluice/redislimit/rulestore"
 	"github.com/sluice-go/sluice/rules"
-	"github.com/sluice-go/sluice/rules/redisstore"
 )
 
 // StoreConfig says where the processes keep the counts that they share. The zero value shares no counts.
@@ -35,8 +35,8 @@ type StoreConfig struct {
 	Jitter           time.Duration
 }
 
-// failures are the values of --on-store-failure, as redistier numbers them.
-var failures = []string{redistier.LocalShare: "local-share", redistier.FailOpen: "open", redistier.FailClosed: "closed"}
+// failures are the values of --on-store-failure, as redislimit numbers them.
+var failures = []string{redislimit.LocalShare: "local-share", redislimit.FailOpen: "open", redislimit.FailClosed: "closed"}
 
 // storeFlags defines the flags about the store. No flag takes a password, since all users of a machine can read flags.
 func (c *StoreConfig) storeFlags(f *pflag.FlagSet) {
@@ -145,9 +145,9 @@ func (c *Config) checkStore() error {
 	}
 	upstream := s.Keys == upstreamNames
 	if s.OnFailure == "" {
-		s.OnFailure = failures[redistier.LocalShare]
+		s.OnFailure = failures[redislimit.LocalShare]
 		if upstream {
-			s.OnFailure = failures[redistier.FailClosed]
+			s.OnFailure = failures[redislimit.FailClosed]
 		}
 	}
 	for _, flag := range [][2]string{{"store-keys", s.Keys}, {"on-store-failure", s.OnFailure}} {
@@ -156,7 +156,7 @@ func (c *Config) checkStore() error {
 		}
 	}
 	switch {
-	case upstream && s.OnFailure == failures[redistier.LocalShare]:
+	case upstream && s.OnFailure == failures[redislimit.LocalShare]:
 		return errors.New("--on-store-failure local-share with --store-keys upstream: want open or closed, since nothing is known of other processes then")
 	case upstream && s.Health:
 		return errors.New("--store-health (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION) with --store-keys upstream: want one of them, since an unhealthy process gets no calls, and nothing else asks the store then")
@@ -189,8 +189,8 @@ func (c *Config) checkStore() error {
 // sharedStore is a store, and the clients that connect to it.
 type sharedStore struct {
 	rules.Store
-	own      *redisstore.Store    // nil with upstream's names
-	upstream *redisstore.Upstream // nil with our own names
+	own      *rulestore.Store    // nil with upstream's names
+	upstream *rulestore.Upstream // nil with our own names
 	clients  []redis.UniversalClient
 }
 
@@ -249,21 +249,21 @@ func (s *server) openStore() (_ *sharedStore, err error) {
 
 // storeNews is the callbacks of a store.
 type storeNews struct {
-	mode    func(redistier.Mode, error)
+	mode    func(redislimit.Mode, error)
 	refunds func(error)
 }
 
 // open makes the store.
 func (s *sharedStore) open(c *StoreConfig, client, perSecond redis.UniversalClient, maxKeys int, tell storeNews) (err error) {
-	policy := redistier.OnUnavailable(slices.Index(failures, c.OnFailure))
+	policy := redislimit.OnUnavailable(slices.Index(failures, c.OnFailure))
 	if c.Keys == upstreamNames {
-		s.upstream, err = redisstore.NewUpstream(client, redisstore.UpstreamConfig{
+		s.upstream, err = rulestore.NewUpstream(client, rulestore.UpstreamConfig{
 			Prefix: c.Prefix, PerSecond: perSecond, Budget: c.Budget, OnUnavailable: policy, Jitter: c.Jitter, OnMode: tell.mode,
 		})
 		s.Store = s.upstream
 		return err
 	}
-	s.own, err = redisstore.New(client, redisstore.Config{PerSecond: perSecond, OnError: tell.refunds, StoreConfig: redistier.StoreConfig{
+	s.own, err = rulestore.New(client, rulestore.Config{PerSecond: perSecond, OnError: tell.refunds, StoreConfig: redislimit.StoreConfig{
 		Prefix: c.Prefix, Replicas: c.Replicas, Budget: c.Budget, MaxKeys: maxKeys, OnUnavailable: policy, OnMode: tell.mode,
 	}})
 	s.Store = s.own
@@ -277,7 +277,7 @@ func CheckStored(set *rules.Set, keys string) error {
 		return nil, errors.New("no server is asked")
 	}})
 	store := &sharedStore{clients: []redis.UniversalClient{client}}
-	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redistier.FailClosed], Replicas: 1}, client, nil, 0, storeNews{}); err != nil {
+	if err := store.open(&StoreConfig{Keys: keys, OnFailure: failures[redislimit.FailClosed], Replicas: 1}, client, nil, 0, storeNews{}); err != nil {
 		return err
 	}
 	_, err := rules.New(set, rules.Config{Store: store.Store})
@@ -285,8 +285,8 @@ func CheckStored(set *rules.Set, keys string) error {
 }
 
 // storeMode logs that the store no longer answers, or answers again.
-func (s *server) storeMode(mode redistier.Mode, cause error) {
-	if mode == redistier.ModeDegraded {
+func (s *server) storeMode(mode redislimit.Mode, cause error) {
+	if mode == redislimit.ModeDegraded {
 		s.log.Warn("the store does not answer", "now", s.config.Store.OnFailure, "error", cause)
 	} else {
 		s.log.Warn("the store answers again")
@@ -308,7 +308,7 @@ func (s *server) storeHealthy() bool {
 	if s.store != nil && s.config.Store.needsContact() && !s.reached.Load() {
 		return false
 	}
-	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(p storePart) bool { return p.Mode() != redistier.ModeShared })
+	return !s.config.Store.Health || !slices.ContainsFunc(s.store.parts(), func(p storePart) bool { return p.Mode() != redislimit.ModeShared })
 }
 
 // storeEnd is how long the end waits while the store is told of the charges that it is owed.

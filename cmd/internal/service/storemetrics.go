@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-go/sluice/promsluice/promtier"
-	"github.com/sluice-go/sluice/redistier"
+	"github.com/sluice-go/sluice/metrics/promsluice/promtier"
+	"github.com/sluice-go/sluice/redislimit"
 )
 
 // Metrics of a store beside those of promtier. The label is the same, with the same values. With upstream's names
@@ -30,7 +30,7 @@ type storeCollector struct {
 // storePart is one server of a store.
 type storePart interface {
 	promtier.Store
-	Status() redistier.Status
+	Status() redislimit.Status
 	Reach(ctx context.Context) error
 }
 
@@ -76,7 +76,7 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 		metric(storeUnsharedDesc, prometheus.CounterValue, float64(stats.Unshared))
 		metric(storeTripsDesc, prometheus.CounterValue, float64(stats.Trips))
 		metric(storeTripTimeDesc, prometheus.CounterValue, stats.TripTime.Seconds())
-		if own, ok := r.(*redistier.Store); ok { // with upstream's names there are no leases, debts or replicas
+		if own, ok := r.(*redislimit.Store); ok { // with upstream's names there are no leases, debts or replicas
 			metric(storeOwedDesc, prometheus.GaugeValue, float64(stats.Owed))
 			metric(storeLeasedDesc, prometheus.GaugeValue, float64(stats.Leased))
 			metric(storeReplicasDesc, prometheus.GaugeValue, float64(own.Replicas()))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/surfaces"
+	"github.com/sluice-go/sluice/internal/test/surfaces"
 	"github.com/sluice-go/sluice/rules"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/cmd/internal/fleet"
-	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/test/redistest"
 )
 
 func main() {

@@ -1,0 +1,319 @@
+package surfaces
+
+import (
+	"context"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/test/oracle"
+	"github.com/sluice-go/sluice/internal/test/traces"
+)
+
+// A row is what every surface does, or says why it cannot.
+type row struct {
+	name string
+	run  func(*run)
+}
+
+// settled begins the names of rows with a Settle.
+const settled = "settled: "
+
+// rows is the table.
+var rows = func() (all []row) {
+	all = append(all, row{"in-flight or a clear refusal", refuses})
+	for _, e := range ends {
+		all = append(all, row{e.name, e.run})
+		e.settles = true
+		all = append(all, row{settled + e.name, e.run})
+	}
+	for _, f := range functions {
+		all = append(all, row{"panics in " + f.name, f.run})
+		if f.name != "Settle" {
+			f.settles = true
+			all = append(all, row{settled + "panics in " + f.name, f.run})
+		}
+	}
+	for _, la := range traces.Layouts {
+		if la.Few.Rate == 10 {
+			all = append(all, row{"algorithm " + la.Name, algorithm(la).run})
+		}
+	}
+	return append(all,
+		row{"outlasts the lease", outlasts},
+		row{"client gone before", goneBefore},
+		row{"denied by the second policy", second},
+		row{"shadow", shadow},
+		row{"shadow in flight", shadowInFlight},
+		row{"shadow whose Key fails", shadowKeyFails},
+		row{"Key fails", keyFails},
+		row{"remote", remote},
+		row{"remote that does not answer", remoteAway},
+		row{"remote that panics", remotePanics},
+		row{"remote in shadow", remoteShadow},
+		row{settled + "remote", remoteSettled},
+		row{"limit that calls bring", brings},
+	)
+}()
+
+// refuses: a surface takes an InFlight limiter, or its error names one that does.
+func refuses(r *run) {
+	r.clock()
+	err := r.start(r.atOnce())
+	if !r.inFlight() {
+		require.ErrorContains(r, err, r.surface.Refuses)
+		return
+	}
+	require.NoError(r, err)
+	r.through(1)
+}
+
+// asCharged is what a Settle returns that changes nothing.
+const asCharged = -1
+
+// functions are those of a user that a surface calls.
+var functions = []function{
+	{name: "Key"}, {name: "Cost"}, {name: "Limit"}, {name: "Skip"}, {name: "Charges"}, {name: "Client"},
+	{name: "PartitionKey", late: true}, {name: "OnDecision", late: true},
+	{name: "OnDenied"}, {name: "Settle", after: true, late: true},
+}
+
+type function struct {
+	name    string
+	settles bool // there is a Settle beside it
+	late    bool // it is called when the call has been charged, of which a rate gets nothing back
+	after   bool // it is called when the handler has run
+}
+
+// run has a function panic more often than calls fit, with a recovery around. Nothing stays in flight.
+func (f function) run(r *run) {
+	r.clock()
+	const times = 2*few + 1
+	r.setup.Functions = map[string]bool{f.name: true, "Settle": f.settles || f.after}
+	r.setup.Final = asCharged
+	all, atOnce := r.rate("all", plenty), r.atOnce()
+	last := atOnce
+	if !r.inFlight() {
+		last = r.rate("last", few)
+	}
+	policies := []*Policy{all, last}
+	switch {
+	case r.surface.One:
+		policies = policies[1:]
+	case !r.inFlight() && f.name != "OnDenied":
+		policies = policies[:1]
+	}
+	r.open(policies...)
+	var held []*call
+	if f.name == "OnDenied" {
+		held = r.hold(few)
+	}
+	r.setup.arm.set(f.name)
+	for range times {
+		c := r.call()
+		require.Equal(r, f.after, c.running)
+		if c.running {
+			ending{}.finish(r, []*call{c})
+		} else {
+			require.False(r, c.Denied, "it is told that it is denied")
+			require.Error(r, c.Err)
+		}
+	}
+	require.Equal(r, times, r.setup.arm.count())
+	r.setup.arm.set("")
+	ending{}.finish(r, held)
+	r.remains(few, atOnce)
+	charged := len(held)
+	if f.late || f.name == "OnDenied" && r.surface.Each && last != atOnce {
+		charged += times
+	}
+	r.remains(plenty-charged, all)
+	if last == atOnce {
+		r.fresh(atOnce)
+	}
+}
+
+// algorithm is a limit of ten units of each kind.
+type algorithm traces.Layout
+
+func (a algorithm) run(r *run) {
+	const limit, tries = 10, 15
+	r.clock()
+	var kind sluice.Algorithm
+	o := a.Options
+	require.NoError(r, kind.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge}.Name())))
+	p := r.policy(a.Name, sluice.Config{Algorithm: kind, Limit: sluice.Limit(a.Few), Offset: min(o.Offset, a.Few.Period-1)})
+	if kind == sluice.InFlight && !r.inFlight() {
+		require.ErrorContains(r, r.start(p), r.surface.Refuses)
+		return
+	}
+	r.open(p)
+	r.remains(limit, p)
+	if kind == sluice.InFlight {
+		held := r.hold(limit)
+		r.refuseForNow()
+		ending{}.finish(r, held)
+		r.remains(limit, p)
+		return
+	}
+	r.through(limit)
+	wait := r.refuse(tries - limit).RetryAfter
+	require.Positive(r, wait)
+	r.remains(0, p)
+	r.clock().Advance(wait)
+	r.through(1)
+	r.clock().Advance(time.Hour)
+	r.through(limit)
+	r.refuse(1)
+	r.ran(limit + 1 + limit)
+}
+
+// outlasts: units of calls that run for longer than the limit's Period stay theirs. Each renewal is waited for, which comes in
+// real time; the limiter's clock stands still meanwhile.
+func outlasts(r *run) {
+	const period = 30 * time.Millisecond
+	r.clock()
+	atOnce := r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(few, period)})
+	if !r.inFlight() {
+		require.ErrorContains(r, r.start(atOnce), r.surface.Refuses)
+		return
+	}
+	r.open(atOnce)
+	held := r.hold(few)
+	for range 5 {
+		lapse := atOnce.Limiter.Key(Key).Peek(0).ResetAfter
+		r.clock().Advance(period)
+		r.eventually(func() bool { return atOnce.Limiter.Key(Key).Peek(0).ResetAfter >= lapse }, "the units to be renewed")
+	}
+	r.refuseForNow()
+	r.remains(0, atOnce)
+	ending{}.finish(r, held)
+	r.fresh(atOnce)
+}
+
+// through makes n calls that run, one after another.
+func (r *run) through(n int) {
+	for range n {
+		ending{}.finish(r, r.hold(1))
+	}
+}
+
+// goneBefore: the client's context has ended when it calls.
+func goneBefore(r *run) {
+	r.clock()
+	all := r.rate("all", plenty)
+	r.open(all)
+	r.through(1)
+	ctx, cancel := context.WithCancel(r.ctx)
+	cancel()
+	o := r.door.Call(ctx)
+	require.Error(r, o.Err)
+	require.False(r, o.Denied)
+	r.ran(1)
+	r.remains(plenty-1, all)
+}
+
+// second: a call that the second policy denies takes nothing of the first, unless each counts by itself.
+func second(r *run) {
+	r.clock()
+	first, last := r.rate("all", plenty), r.rate("last", 3)
+	r.open(first, last)
+	r.through(3)
+	r.refuse(2)
+	left := plenty - 3
+	if r.surface.Each {
+		left -= 2
+	}
+	r.remains(left, first)
+	if !r.inFlight() {
+		return
+	}
+	r.setup = nil
+	r.clock()
+	atOnce, last := r.atOnce(), r.rate("last", 3)
+	r.open(atOnce, last)
+	r.through(3)
+	r.refuse(2)
+	r.remains(few, atOnce)
+	r.ran(3)
+}
+
+// shadow: a policy in shadow mode denies nobody, and those beside it do. It counts what they admit.
+func shadow(r *run) {
+	r.clock()
+	silent, last := r.policy("silent", sluice.Config{Limit: sluice.PerHour(1), Shadow: true}), r.rate("last", 3)
+	r.beside(silent, last)
+	r.remains(0, silent)
+	if r.surface.One {
+		return
+	}
+	r.setup = nil
+	r.clock()
+	silent, last = r.policy("silent", sluice.Config{Limit: sluice.PerHour(plenty), Shadow: true}), r.rate("last", 3)
+	r.beside(silent, last)
+	left := plenty - 3
+	if r.surface.Each {
+		left -= 2
+	}
+	r.remains(left, silent)
+}
+
+// beside makes calls under a policy in shadow mode and one of 3 calls.
+func (r *run) beside(silent, last *Policy) {
+	if r.surface.One {
+		r.open(silent)
+		r.through(5)
+		r.ran(5)
+		return
+	}
+	r.open(silent, last)
+	r.through(3)
+	r.refuse(2)
+	r.ran(3)
+}
+
+// shadowInFlight: more calls than the limit run at once, and the limit is whole again afterwards.
+func shadowInFlight(r *run) {
+	r.clock()
+	silent := r.policy("silent", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(1, time.Hour), Shadow: true})
+	if !r.inFlight() {
+		require.ErrorContains(r, r.start(silent), r.surface.Refuses)
+		return
+	}
+	r.open(silent)
+	for range 2 {
+		held := r.hold(3)
+		r.remains(0, silent)
+		ending{}.finish(r, held)
+		r.remains(1, silent)
+	}
+}
+
+// shadowKeyFails: the error of a Key of a policy in shadow mode denies nobody.
+func shadowKeyFails(r *run) {
+	r.clock()
+	silent, last := r.policy("silent", sluice.Config{Limit: sluice.PerHour(1), Shadow: true}), r.rate("last", 3)
+	silent.fails = true
+	r.beside(silent, last)
+}
+
+// keyFails: a call without a key does not run, and takes nothing.
+func keyFails(r *run) {
+	r.clock()
+	all, last := r.rate("all", plenty), r.rate("last", plenty)
+	last.fails = true
+	policies := []*Policy{all, last}
+	if r.surface.One {
+		policies = policies[1:]
+	}
+	r.open(policies...)
+	for range 3 {
+		c := r.call()
+		require.False(r, c.running)
+		require.False(r, c.Denied)
+		require.Error(r, c.Err)
+	}
+	r.remains(plenty, all)
+	r.remains(plenty, last)
+}

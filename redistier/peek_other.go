@@ -1,6 +1,0 @@
-//go:build !(linux || darwin || dragonfly || freebsd || netbsd || openbsd || solaris || illumos)
-
-package redistier
-
-// quiet cannot tell here, as go-redis cannot.
-func quiet(uintptr) bool { return true }

@@ -1,9 +1,0 @@
-//go:build unix && !linux
-
-package redistier
-
-import "syscall"
-
-func serverAttr() *syscall.SysProcAttr { return nil }
-
-var signals = map[string]syscall.Signal{"STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT}
