@@ -8,8 +8,7 @@ require (
 	github.com/prometheus/client_golang v1.24.1
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/sluice-go/sluice v0.0.0
-	github.com/sluice-go/sluice/metrics/promsluice/promengine v0.0.0
-	github.com/sluice-go/sluice/metrics/promsluice/promtier v0.0.0
+	github.com/sluice-go/sluice/metrics/promsluice v0.0.0
 	github.com/sluice-go/sluice/redislimit v0.0.0
 	github.com/sluice-go/sluice/redislimit/rulestore v0.0.0
 	github.com/sluice-go/sluice/rls v0.0.0

@@ -189,8 +189,8 @@ func TestDeploy_MetricsExist(t *testing.T) {
 	for _, limiter := range []string{"redis", "redis-per-second"} { // as the dashboard has it
 		assert.Contains(t, store, `limiter="`+limiter+`"`)
 	}
-	for _, file := range []string{"testdata/limiters.prom", "promtier/testdata/tiers.prom"} {
-		data, err := os.ReadFile(filepath.Join("../../metrics/promsluice", file))
+	for _, file := range []string{"limiters.prom", "tiers.prom"} {
+		data, err := os.ReadFile(filepath.Join("../../internal/test/expositions/testdata", file))
 		require.NoError(t, err)
 		exposition += string(data)
 	}

@@ -15,12 +15,9 @@ import (
 func Example() {
 	reader := sdk.NewManualReader() // or an exporter, such as Prometheus' or OTLP's
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
-	collector, err := otelsluice.New(otelsluice.Config{MeterProvider: provider})
-	if err != nil {
-		log.Fatal(err)
-	}
+	collector := otelsluice.New(otelsluice.Config{MeterProvider: provider})
 	login := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3), Stats: true}))
-	if err := collector.Add("login", login); err != nil {
+	if err := collector.Add(login.Metrics("login")); err != nil {
 		log.Fatal(err)
 	}
 

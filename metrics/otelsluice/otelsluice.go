@@ -1,45 +1,27 @@
-// Package otelsluice tells OpenTelemetry what limiters that live in a program decide.
+// Package otelsluice tells OpenTelemetry what limiters, tiers and engines of rules count.
 //
-//	collector, err := otelsluice.New(otelsluice.Config{})
-//	if err != nil { ... }
-//	if err := collector.Add("login", limiter); err != nil { ... }
+//	collector := otelsluice.New(otelsluice.Config{})
+//	err := collector.Add(limiter.Metrics("login")) // or redislimit.Metrics("api", tier), or engine.Metrics()
 //
-// It reads the limiters' statistics when a reader of the SDK collects, and does nothing else: no decision takes
-// longer for it. Whether decisions are counted is for sluice.Config.Stats to say. The instruments are observable:
-//
-//	sluice.decisions          counter, by limiter and outcome: calls admitted; denied; blocked, which are denied
-//	                          since their key is blocked; and shadow, which sluice.Config.Shadow has admitted
-//	                          although they are over the limit. Each call is in one of them. Limiters
-//	                          without Config.Stats have none of them
-//	sluice.limiter.keys       up-down counter, by limiter: tracked keys
-//	sluice.limiter.evicted    counter, by limiter: live keys that were dropped for want of room
-//	sluice.limiter.untracked  counter, by limiter: calls for new keys for which there was no room
-//	sluice.limiter.waiting    up-down counter, by limiter: calls of Wait that wait now
-//
-// OpenTelemetry's Prometheus exporter makes of these the names that package promsluice has: dots become
-// underscores, and counters end in _total, as in sluice_decisions_total. So a dashboard serves both.
-//
-// No attribute has the key of a call in it. A limiter's name is for the program to choose. Do not make a limiter for
-// each client; its keys are for that.
-//
-// By itself the exporter adds a label for the package, otel_scope_name, and two like it; see its option WithoutScopeInfo.
-//
-// Package oteltier does the same for the Tiers of redislimit, and package otelengine for an engine of rules. They are
-// modules of their own, so that a program with limiters alone gets neither rules nor a client of Redis.
+// It reads statistics when a reader of the SDK collects, and does nothing else: no decision takes longer for it. The
+// instruments are observable, and named as the documentation of Metrics says: sluice.decisions, sluice.limiter.keys.
+// OpenTelemetry's Prometheus exporter makes of these the names that package promsluice has. By itself it adds a label for the
+// package, otel_scope_name, and two like it; see its option WithoutScopeInfo.
 package otelsluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/metrics"
 )
 
 // Config describes a Collector. The zero value of every field is a good default.
@@ -50,9 +32,16 @@ type Config struct {
 	// CardinalityLimit is that of the SDK: it keeps so many attribute sets of an instrument apart, less one, and
 	// adds up all others under the attribute otel.metric.overflow. So that no limiter is among these,
 	// Add refuses those that do not fit. 0 means 2,000, the SDK's default, which are 666 limiters with
-	// sluice.Config.Stats. A negative number means that there is no limit. Whatever it is, the SDK has to be
+	// sluice.Config.Stats, or 499 tiers. A negative number means that there is no limit. Whatever it is, the SDK has to be
 	// told by its option WithCardinalityLimit.
+	//
+	// An engine counts with the rules that it has when it is added. Later rules, and values of detailed_metric, up to
+	// rules.Config.MaxSeries, take four sets each: give the SDK and the Collector a limit for them.
 	CardinalityLimit int
+
+	// Attributes are added to all that is observed. Engines that share a MeterProvider want Collectors with attributes that tell
+	// them apart, such as attribute.String("engine", "api"): the SDK adds up values of the same attributes.
+	Attributes []attribute.KeyValue
 }
 
 const (
@@ -60,91 +49,154 @@ const (
 	defaultCardinalityLimit = 2000
 )
 
-// A Collector observes the limiters that it has been given. It is safe for concurrent use, also while it is
-// asked. It is made by New; a MeterProvider should have one, since the SDK adds up what two
+// A Collector observes what it has been given. It is safe for concurrent use, also while it is
+// asked. It is made by New; a MeterProvider should have one of the same Attributes, since the SDK adds up what two
 // of them observe of the same name.
 type Collector struct {
-	instruments instruments
-	callback    metric.Registration
-	most        int // decision sets that the SDK keeps apart
+	meter      metric.Meter
+	attributes []attribute.KeyValue
+	most       int // attribute sets of an instrument that the SDK keeps apart
 
-	mutex    sync.Mutex
-	limiters []*limiter // by name
-	sets     int        // decision sets of all
+	mutex       sync.Mutex
+	instruments map[string]metric.Int64Observable // by name
+	sources     map[string]*source                // by metrics and labels
+	sets        map[string]int                    // of each instrument
 }
 
-// New returns a Collector without limiters. An error is the MeterProvider's.
-func New(c Config) (*Collector, error) {
+// A source is a metrics.Set that is observed.
+type source struct {
+	metrics.Set
+	attributes []attribute.KeyValue
+	callback   metric.Registration
+	sets       map[string]int // of each instrument
+}
+
+// New returns a Collector of nothing.
+func New(c Config) *Collector {
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
 	if c.CardinalityLimit == 0 {
 		c.CardinalityLimit = defaultCardinalityLimit
 	}
-	out := &Collector{most: c.CardinalityLimit - 1}
-	meter := c.MeterProvider.Meter(scope)
-	err := out.instruments.make(meter)
-	if err != nil {
-		return nil, fmt.Errorf("otelsluice: %w", err)
+	return &Collector{
+		meter: c.MeterProvider.Meter(scope), attributes: slices.Clone(c.Attributes), most: c.CardinalityLimit - 1,
+		instruments: map[string]metric.Int64Observable{}, sources: map[string]*source{}, sets: map[string]int{},
 	}
-	if out.callback, err = meter.RegisterCallback(out.observe, out.instruments.all()...); err != nil {
-		return nil, fmt.Errorf("otelsluice: %w", err)
-	}
-	return out, nil
 }
 
-// Add makes l a part of all that is told from now on, under a name that is the attribute "limiter". The error says
-// what is wrong with the name: it is empty, not UTF-8, or that of another limiter; or that l is nil, or one more
-// than Config.CardinalityLimit has room for. Nothing has changed then. l must have been made by sluice.New.
-func (c *Collector) Add(name string, l *sluice.Limiter) error {
-	switch {
-	case l == nil:
-		return fmt.Errorf("otelsluice: the limiter for the name %q is nil; want one of sluice.New", name)
-	case name == "":
-		return fmt.Errorf(`otelsluice: the name is empty, which Prometheus takes for no label; want one such as "login"`)
-	case !utf8.ValidString(name):
-		return fmt.Errorf(`otelsluice: the name %q is not UTF-8, as attributes are; want one such as "login"`, name)
+// key is the same for metrics that would be observed under the same names and attributes.
+func key(s metrics.Set) string {
+	if len(s.Descs) == 0 {
+		return ""
 	}
-	added := newLimiter(name, l)
+	return s.Descs[0].Name + " " + name(s)
+}
+
+func name(s metrics.Set) string {
+	if len(s.Labels) == 0 {
+		return "one without a name"
+	}
+	var all []string
+	for _, l := range s.Labels {
+		all = append(all, fmt.Sprintf("%s %q", l.Name, l.Value))
+	}
+	return strings.Join(all, ", ")
+}
+
+// Add makes the metrics of a limiter, a tier or an engine a part of all that is told from now on. The error says what is wrong
+// with the name: it is empty, not UTF-8, or that of another source of the kind; or that there is one more than
+// Config.CardinalityLimit has room for; or is the MeterProvider's. Nothing is told of the source then.
+func (c *Collector) Add(s metrics.Set) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	added := &source{Set: s, attributes: slices.Clone(c.attributes), sets: map[string]int{}}
+	for _, l := range s.Labels {
+		added.attributes = append(added.attributes, attribute.String(l.Name, l.Value))
+	}
+	s.Read(func(d *metrics.Desc, _ uint64, _ ...string) { added.sets[d.Name]++ })
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	i, taken := c.find(name)
-	if taken {
-		return fmt.Errorf("otelsluice: the name %q is that of another limiter; want a name of its own, or Remove(%[1]q) before", name)
+	if c.sources[key(s)] != nil {
+		return fmt.Errorf("otelsluice: there is another %s; want a name of its own, a Collector with other Attributes, or Remove before", name(s))
 	}
-	if sets := c.sets + added.sets(); c.most >= 0 && max(sets, len(c.limiters)+1) > c.most {
-		return fmt.Errorf("otelsluice: the limiter %q would be one too many for a CardinalityLimit of %d; want fewer, or a higher limit here and in the SDK (WithCardinalityLimit)", name, c.most+1)
+	for i, n := range added.sets {
+		if c.most >= 0 && c.sets[i]+n > c.most {
+			return fmt.Errorf("otelsluice: %s would be one too many for a CardinalityLimit of %d; want fewer, or a higher limit here and in the SDK (WithCardinalityLimit)", name(s), c.most+1)
+		}
 	}
-	c.sets += added.sets()
-	c.limiters = slices.Insert(c.limiters, i, added)
+	if err := c.observe(added); err != nil {
+		return fmt.Errorf("otelsluice: %w", err)
+	}
+	for name, n := range added.sets {
+		c.sets[name] += n
+	}
+	c.sources[key(s)] = added
 	return nil
 }
 
-// Remove takes the limiter of this name out, and reports whether there was one.
-func (c *Collector) Remove(name string) bool {
+// Remove takes out what was added with the same name, and reports whether there was something.
+func (c *Collector) Remove(s metrics.Set) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	i, found := c.find(name)
-	if found {
-		c.sets -= c.limiters[i].sets()
-		c.limiters = slices.Delete(c.limiters, i, i+1)
+	known := c.sources[key(s)]
+	if known == nil {
+		return false
 	}
-	return found
+	for name, n := range known.sets {
+		c.sets[name] -= n
+	}
+	delete(c.sources, key(s))
+	_ = known.callback.Unregister() // the SDK has no error for it
+	return true
 }
 
-func (c *Collector) find(name string) (i int, found bool) {
-	return slices.BinarySearchFunc(c.limiters, name, func(l *limiter, name string) int { return strings.Compare(l.name, name) })
+func (c *Collector) observe(s *source) error {
+	instruments := map[*metrics.Desc]metric.Int64Observable{}
+	var all []metric.Observable
+	var errs []error
+	for _, d := range s.Descs {
+		i := c.instruments[d.Name]
+		if i == nil {
+			made, err := c.instrument(d)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			i = made
+			c.instruments[d.Name] = i
+		}
+		instruments[d] = i
+		all = append(all, i)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	var err error
+	s.callback, err = c.meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s.Read(func(d *metrics.Desc, value uint64, labels ...string) {
+			attributes := slices.Clone(s.attributes)
+			for j, l := range labels {
+				attributes = append(attributes, attribute.String(d.Labels[j], l))
+			}
+			o.ObserveInt64(instruments[d], int64(value), metric.WithAttributes(attributes...))
+		})
+		return nil
+	}, all...)
+	return err
 }
 
-// Unregister ends the observation of all limiters, for good. It is not needed where the MeterProvider is shut down.
-func (c *Collector) Unregister() error { return c.callback.Unregister() }
-
-func (c *Collector) observe(_ context.Context, o metric.Observer) error {
-	c.mutex.Lock()
-	limiters := slices.Clone(c.limiters)
-	c.mutex.Unlock()
-	for _, l := range limiters {
-		l.observe(&c.instruments, o)
+func (c *Collector) instrument(d *metrics.Desc) (metric.Int64Observable, error) {
+	unit := ""
+	if d.Unit != "" {
+		unit = "{" + d.Unit + "}"
 	}
-	return nil
+	switch d.Kind {
+	case metrics.Counter:
+		return c.meter.Int64ObservableCounter(d.Name, metric.WithUnit(unit), metric.WithDescription(d.Help))
+	case metrics.UpDown:
+		return c.meter.Int64ObservableUpDownCounter(d.Name, metric.WithUnit(unit), metric.WithDescription(d.Help))
+	}
+	return c.meter.Int64ObservableGauge(d.Name, metric.WithUnit(unit), metric.WithDescription(d.Help))
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/metrics"
 )
 
 func made(c sluice.Config) *sluice.Limiter {
@@ -33,9 +32,7 @@ func made(c sluice.Config) *sluice.Limiter {
 func newCollector(t testing.TB, limit int, options ...sdk.Option) (*Collector, *sdk.ManualReader) {
 	t.Helper()
 	reader := sdk.NewManualReader()
-	c, err := New(Config{MeterProvider: sdk.NewMeterProvider(append(options, sdk.WithReader(reader))...), CardinalityLimit: limit})
-	require.NoError(t, err)
-	return c, reader
+	return New(Config{MeterProvider: sdk.NewMeterProvider(append(options, sdk.WithReader(reader))...), CardinalityLimit: limit}), reader
 }
 
 // told is what a reader gets: values by name and attributes.
@@ -72,9 +69,9 @@ func TestCollector_Values(t *testing.T) {
 		trial.Allow("secret")
 	}
 	login.Allow("other")
-	require.NoError(t, c.Add("login", login))
-	require.NoError(t, c.Add("trial", trial))
-	require.NoError(t, c.Add("plain", made(sluice.Config{})))
+	require.NoError(t, c.Add(login.Metrics("login")))
+	require.NoError(t, c.Add(trial.Metrics("trial")))
+	require.NoError(t, c.Add(made(sluice.Config{}).Metrics("plain")))
 	assert.Equal(t, map[string]int64{
 		"sluice.decisions limiter=login,outcome=admitted": 3,
 		"sluice.decisions limiter=login,outcome=blocked":  5,
@@ -101,21 +98,20 @@ func TestCollector_Names(t *testing.T) {
 	c, reader := newCollector(t, 0)
 	l := made(sluice.Config{})
 	l.Allow("k")
-	require.NoError(t, c.Add("login", l))
+	require.NoError(t, c.Add(l.Metrics("login")))
 	before := told(t, reader)
 	other := made(sluice.Config{})
 	for _, x := range []struct {
-		name    string
-		limiter *sluice.Limiter
-		want    string
+		set  metrics.Set
+		want string
 	}{
-		{"login", other, `otelsluice: the name "login" is that of another limiter; want a name of its own, or Remove("login") before`},
-		{"login", l, `otelsluice: the name "login" is that of another limiter; want a name of its own, or Remove("login") before`},
-		{"", other, `otelsluice: the name is empty, which Prometheus takes for no label; want one such as "login"`},
-		{"log\xffin", other, `otelsluice: the name "log\xffin" is not UTF-8, as attributes are; want one such as "login"`},
-		{"new", nil, `otelsluice: the limiter for the name "new" is nil; want one of sluice.New`},
+		{other.Metrics("login"), `otelsluice: there is another limiter "login"; want a name of its own, a Collector with other Attributes, or Remove before`},
+		{l.Metrics("login"), `otelsluice: there is another limiter "login"; want a name of its own, a Collector with other Attributes, or Remove before`},
+		{other.Metrics(""), `metrics: the label "limiter" is empty, which Prometheus takes for no label; want a name such as "login"`},
+		{other.Metrics("log\xffin"), `metrics: the label "limiter" is "log\xffin", which is not UTF-8; want a name such as "login"`},
+		{metrics.Set{}, `metrics: the Set is empty; want the Metrics of a limiter, a tier or an engine`},
 	} {
-		assert.EqualError(t, c.Add(x.name, x.limiter), x.want)
+		assert.EqualError(t, c.Add(x.set), x.want)
 	}
 	assert.Equal(t, before, told(t, reader))
 }
@@ -123,16 +119,14 @@ func TestCollector_Names(t *testing.T) {
 func TestCollector_Remove(t *testing.T) {
 	c, reader := newCollector(t, 0)
 	l := made(sluice.Config{})
-	require.NoError(t, c.Add("login", l))
-	assert.False(t, c.Remove("logi"))
+	require.NoError(t, c.Add(l.Metrics("login")))
+	assert.False(t, c.Remove(l.Metrics("logi")))
 	assert.Len(t, told(t, reader), 4)
-	assert.True(t, c.Remove("login"))
-	assert.False(t, c.Remove("login"))
+	assert.True(t, c.Remove(l.Metrics("login")))
+	assert.False(t, c.Remove(l.Metrics("login")))
 	assert.Empty(t, told(t, reader))
-	require.NoError(t, c.Add("login", l), "the name is free again")
+	require.NoError(t, c.Add(l.Metrics("login")), "the name is free again")
 	assert.Len(t, told(t, reader), 4)
-	require.NoError(t, c.Unregister())
-	assert.Empty(t, told(t, reader))
 }
 
 // TestCollector_Cardinality: nothing gets into the SDK's overflow, whichever the limit and the limiters are, and
@@ -150,7 +144,7 @@ func TestCollector_Cardinality(t *testing.T) {
 		n := 0
 		var err error
 		for ; err == nil; n++ {
-			err = c.Add(fmt.Sprint(n), limiters[x.each])
+			err = c.Add(limiters[x.each].Metrics(fmt.Sprint(n)))
 		}
 		n--
 		assert.Equal(t, x.want, n, "%+v", x)
@@ -158,22 +152,36 @@ func TestCollector_Cardinality(t *testing.T) {
 		if limit == 0 {
 			limit = 2000
 		}
-		assert.EqualError(t, err, fmt.Sprintf(`otelsluice: the limiter "%d" would be one too many for a CardinalityLimit of %d; want fewer, or a higher limit here and in the SDK (WithCardinalityLimit)`, n, limit))
+		assert.EqualError(t, err, fmt.Sprintf(`otelsluice: limiter "%d" would be one too many for a CardinalityLimit of %d; want fewer, or a higher limit here and in the SDK (WithCardinalityLimit)`, n, limit))
 		got := told(t, reader)
 		assert.Len(t, got, n*(4+[]int{3, 2, 0}[x.each]))
 		for name := range got {
 			require.NotContains(t, name, "overflow")
 		}
 		if n > 0 {
-			require.True(t, c.Remove("0"))
-			require.NoError(t, c.Add("0", limiters[x.each]))
-			require.Error(t, c.Add("another", limiters[x.each]))
+			require.True(t, c.Remove(limiters[0].Metrics("0")))
+			require.NoError(t, c.Add(limiters[x.each].Metrics("0")))
+			require.Error(t, c.Add(limiters[x.each].Metrics("another")))
 		}
 	}
 	c, _ := newCollector(t, -1)
 	for i := range 3000 {
-		require.NoError(t, c.Add(fmt.Sprint(i), limiters[0]))
+		require.NoError(t, c.Add(limiters[0].Metrics(fmt.Sprint(i))))
 	}
+}
+
+// TestCollector_Attributes: sources without names, such as engines, are told apart by the attributes of two Collectors.
+func TestCollector_Attributes(t *testing.T) {
+	reader := sdk.NewManualReader()
+	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
+	keys := &metrics.Desc{Name: "sluice.keys", Kind: metrics.UpDown, Labels: []string{"unit"}}
+	set := metrics.Set{Descs: []*metrics.Desc{keys}, Read: func(yield metrics.Yield) { yield(keys, 7, "minute") }}
+	for _, engine := range []string{"a", "b"} {
+		c := New(Config{MeterProvider: provider, Attributes: []attribute.KeyValue{attribute.String("engine", engine)}})
+		require.NoError(t, c.Add(set))
+		require.ErrorContains(t, c.Add(set), "there is another one without a name")
+	}
+	assert.Equal(t, map[string]int64{"sluice.keys engine=a,unit=minute": 7, "sluice.keys engine=b,unit=minute": 7}, told(t, reader))
 }
 
 // TestCollector_TwoOfAProvider: the SDK adds up what they observe of the same name, as the documentation says.
@@ -181,11 +189,10 @@ func TestCollector_TwoOfAProvider(t *testing.T) {
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
 	for range 2 {
-		c, err := New(Config{MeterProvider: provider})
-		require.NoError(t, err)
+		c := New(Config{MeterProvider: provider})
 		l := made(sluice.Config{})
 		l.Allow("k")
-		require.NoError(t, c.Add("login", l))
+		require.NoError(t, c.Add(l.Metrics("login")))
 	}
 	assert.EqualValues(t, 2, told(t, reader)["sluice.limiter.keys limiter=login"])
 }
@@ -193,18 +200,17 @@ func TestCollector_TwoOfAProvider(t *testing.T) {
 // TestCollector_WhileAsked: limiters come and go, and decide, while several read.
 func TestCollector_WhileAsked(t *testing.T) {
 	readers := []*sdk.ManualReader{sdk.NewManualReader(), sdk.NewManualReader()}
-	c, err := New(Config{MeterProvider: sdk.NewMeterProvider(sdk.WithReader(readers[0]), sdk.WithReader(readers[1]))})
-	require.NoError(t, err)
+	c := New(Config{MeterProvider: sdk.NewMeterProvider(sdk.WithReader(readers[0]), sdk.WithReader(readers[1]))})
 	stays := made(sluice.Config{Limit: sluice.PerHour(1_000_000), Stats: true})
-	require.NoError(t, c.Add("stays", stays))
+	require.NoError(t, c.Add(stays.Metrics("stays")))
 	var all sync.WaitGroup
 	for g := range 2 {
 		all.Go(func() {
 			for i := range 500 {
 				name := fmt.Sprintf("comes-%d-%d", g, i%7)
-				assert.NoError(t, c.Add(name, stays))
+				assert.NoError(t, c.Add(stays.Metrics(name)))
 				stays.Allow("k")
-				assert.True(t, c.Remove(name))
+				assert.True(t, c.Remove(stays.Metrics(name)))
 			}
 		})
 		all.Go(func() {
@@ -246,11 +252,10 @@ func (f failingMeter) RegisterCallback(metric.Callback, ...metric.Observable) (m
 	return nil, errors.New("no callbacks today")
 }
 
-func TestNew_Errors(t *testing.T) {
-	_, err := New(Config{MeterProvider: failing{}})
-	assert.ErrorContains(t, err, "otelsluice: no instruments today")
-	_, err = New(Config{MeterProvider: failing{callback: true}})
-	assert.EqualError(t, err, "otelsluice: no callbacks today")
+func TestAdd_Errors(t *testing.T) {
+	l := made(sluice.Config{})
+	assert.ErrorContains(t, New(Config{MeterProvider: failing{}}).Add(l.Metrics("login")), "otelsluice: no instruments today")
+	assert.EqualError(t, New(Config{MeterProvider: failing{callback: true}}).Add(l.Metrics("login")), "otelsluice: no callbacks today")
 }
 
 // TestNew_Global: without a MeterProvider it is the global one.
@@ -260,30 +265,17 @@ func TestNew_Global(t *testing.T) {
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
 	otel.SetMeterProvider(provider)
-	c, err := New(Config{})
-	require.NoError(t, err)
-	require.NoError(t, c.Add("login", made(sluice.Config{})))
+	c := New(Config{})
+	require.NoError(t, c.Add(made(sluice.Config{}).Metrics("login")))
 	assert.Len(t, told(t, reader), 4)
 	require.NoError(t, provider.Shutdown(context.Background()))
-}
-
-// TestDocs_NameAllInstruments: the package's documentation has each instrument.
-func TestDocs_NameAllInstruments(t *testing.T) {
-	c, reader := newCollector(t, 0)
-	require.NoError(t, c.Add("login", made(sluice.Config{Stats: true})))
-	source, err := os.ReadFile("otelsluice.go")
-	require.NoError(t, err)
-	for name := range told(t, reader) {
-		name, _, _ = strings.Cut(name, " ")
-		assert.Contains(t, string(source), "//	"+name+" ")
-	}
 }
 
 // BenchmarkCollect is of as many limiters as the SDK's default has room for.
 func BenchmarkCollect(b *testing.B) {
 	c, reader := newCollector(b, 0)
 	for i := range 666 {
-		require.NoError(b, c.Add(fmt.Sprintf("limiter-%d", i), sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10), Stats: true}))))
+		require.NoError(b, c.Add(sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10), Stats: true})).Metrics(fmt.Sprintf("limiter-%d", i))))
 	}
 	var all metricdata.ResourceMetrics
 	for b.Loop() {

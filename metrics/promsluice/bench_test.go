@@ -17,20 +17,26 @@ import (
 
 // BenchmarkScrape is of 1,000 limiters that have been used: by the collector alone, as a registry takes it, and over HTTP.
 func BenchmarkScrape(b *testing.B) {
-	c := New()
+	registry := prometheus.NewRegistry()
+	var all []*Collector
 	for i := range 1000 {
 		l := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10), Stats: true}))
 		for key := range 10 {
 			l.Key(fmt.Sprint(key)).Take(1)
 		}
-		require.NoError(b, c.Add(fmt.Sprintf("limiter-%d", i), l))
+		c := collectorOf(fmt.Sprintf("limiter-%d", i), l)
+		all = append(all, c)
+		registry.MustRegister(c)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(c)
 	b.Run("collect", func(b *testing.B) {
 		for b.Loop() {
 			out := make(chan prometheus.Metric, 1000)
-			go func() { c.Collect(out); close(out) }()
+			go func() {
+				for _, c := range all {
+					c.Collect(out)
+				}
+				close(out)
+			}()
 			for range out {
 			}
 		}
@@ -56,15 +62,14 @@ func BenchmarkAllow(b *testing.B) {
 	for _, stats := range []bool{false, true} {
 		b.Run(fmt.Sprintf("stats=%v", stats), func(b *testing.B) {
 			l := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(1_000_000_000), Stats: stats}))
-			c, registry := New(), prometheus.NewRegistry()
-			registry.MustRegister(c)
+			c, registry := collectorOf("login", l), prometheus.NewRegistry()
 			const calls = 20_000
 			var took [2][]time.Duration
 			for round := 0; b.Loop(); round++ {
 				for turn := range 2 {
 					i := (round + turn) % 2
-					if c.Remove("login"); i == 1 {
-						require.NoError(b, c.Add("login", l))
+					if registry.Unregister(c); i == 1 {
+						registry.MustRegister(c)
 					}
 					_, err := registry.Gather()
 					require.NoError(b, err)

@@ -15,8 +15,8 @@ import (
 
 func Example() {
 	login := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3), Stats: true}))
-	collector := promsluice.New()
-	if err := collector.Add("login", login); err != nil {
+	collector, err := promsluice.New(login.Metrics("login"))
+	if err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -1,115 +1,67 @@
-// Package promsluice tells Prometheus what limiters that live in a program decide.
+// Package promsluice tells Prometheus what limiters, tiers and engines of rules count.
 //
-//	collector := promsluice.New()
+//	collector, err := promsluice.New(limiter.Metrics("login")) // or redislimit.Metrics("api", tier), or engine.Metrics()
+//	if err != nil { ... }
 //	prometheus.MustRegister(collector)
-//	if err := collector.Add("login", limiter); err != nil { ... }
 //
-// It reads the limiters' statistics when it is scraped, and does nothing else: no decision takes
-// longer for it. Whether decisions are counted is for sluice.Config.Stats to say. These are the metrics:
+// A scrape reads statistics, and does nothing else: no decision takes longer for it. Names are those of the documentation of
+// Metrics with underscores for dots, and counters end in _total: sluice.limiter.keys is sluice_limiter_keys, and
+// sluice.decisions is sluice_decisions_total.
 //
-//	sluice_decisions_total{limiter,outcome}  calls admitted; denied; blocked, which are denied since
-//	                                         their key is blocked; and shadow, which sluice.Config.Shadow has
-//	                                         admitted although they are over the limit. Each call is in one
-//	                                         of them. Limiters without Config.Stats have none of them
-//	sluice_limiter_keys{limiter}             tracked keys
-//	sluice_limiter_evicted_total{limiter}    live keys that were dropped for want of room
-//	sluice_limiter_untracked_total{limiter}  calls for new keys for which there was no room
-//	sluice_limiter_waiting{limiter}          calls of Wait that wait now
-//
-// No label has the key of a call in it: there are seven series a limiter at most, whatever clients send. A limiter's
-// name is for the program to choose. Do not make a limiter for each client; its keys are for that.
-//
-// A call counts once, whatever it costs: a limiter does not count units, nor the reservations that are open.
-//
-// # Tiers and engines
-//
-// Package promtier does the same for the Tiers of redislimit, and package promengine for an engine of rules,
-// with the series that `sluiced serve` has. They are modules of their own, so that a program with limiters alone gets
-// neither rules nor a client of Redis by this one, which does not even have a say in their versions. Both are collectors beside this one,
-// and the same registry takes all three. That is why a limiter's metrics do not share names with an engine's
-// sluice_keys{unit} and sluice_evicted_total: a registry demands the same labels of all series of a name.
-//
-// # Several collectors
-//
-// A registry takes one Collector. A second one gets a prometheus.AlreadyRegisteredError, whose ExistingCollector is the
-// first: libraries that share a registry can add their limiters to that. Or each of them has labels of its own, by
-// prometheus.WrapRegistererWith, if all have the same ones.
+// A registry takes each name once: a second collector for it gets a prometheus.AlreadyRegisteredError.
+// registry.Unregister takes a limiter out. For several engines give each a label, by
+// prometheus.WrapRegistererWith(prometheus.Labels{"engine": "api"}, registry).
 package promsluice
 
 import (
-	"fmt"
-	"slices"
 	"strings"
-	"sync"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/metrics"
 )
 
-// A Collector is a prometheus.Collector of the limiters that it has been given. It is safe for concurrent use,
-// also while it is scraped. It is made by New.
+// A Collector is a prometheus.Collector of a metrics.Set. It is safe for concurrent use. It is made by New.
 type Collector struct {
-	mutex    sync.Mutex
-	limiters []*limiter // by name
+	set   metrics.Set
+	descs map[*metrics.Desc]*prometheus.Desc
 }
 
-// New returns a Collector without limiters.
-func New() *Collector { return new(Collector) }
-
-// Add makes l a part of all scrapes to come, under a name that is the label "limiter". The error says what is
-// wrong with the name: it is empty, not UTF-8, or that of another limiter; or that l is nil. Nothing has changed
-// then. l must have been made by sluice.New.
-func (c *Collector) Add(name string, l *sluice.Limiter) error {
-	switch {
-	case l == nil:
-		return fmt.Errorf("promsluice: the limiter for the name %q is nil; want one of sluice.New", name)
-	case name == "":
-		return fmt.Errorf(`promsluice: the name is empty, which Prometheus takes for no label; want one such as "login"`)
-	case !utf8.ValidString(name):
-		return fmt.Errorf(`promsluice: the name %q is not UTF-8, as labels are; want one such as "login"`, name)
+// New returns a Collector of the metrics of one limiter, tier or engine. The error says what is wrong with its name: it is
+// empty or not UTF-8.
+func New(s metrics.Set) (*Collector, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
 	}
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	i, taken := c.find(name)
-	if taken {
-		return fmt.Errorf("promsluice: the name %q is that of another limiter; want a name of its own, or Remove(%[1]q) before", name)
+	labels := prometheus.Labels{}
+	for _, l := range s.Labels {
+		labels[l.Name] = l.Value
 	}
-	c.limiters = slices.Insert(c.limiters, i, newLimiter(name, l))
-	return nil
-}
-
-// Remove takes the limiter of this name out, and reports whether there was one. A scrape that is under way may
-// have it still.
-func (c *Collector) Remove(name string) bool {
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	i, found := c.find(name)
-	if found {
-		c.limiters = slices.Delete(c.limiters, i, i+1)
+	c := &Collector{set: s, descs: map[*metrics.Desc]*prometheus.Desc{}}
+	for _, d := range s.Descs {
+		name := strings.ReplaceAll(d.Name, ".", "_")
+		if d.Kind == metrics.Counter {
+			name += "_total"
+		}
+		c.descs[d] = prometheus.NewDesc(name, d.Help, d.Labels, labels)
 	}
-	return found
-}
-
-func (c *Collector) find(name string) (i int, found bool) {
-	return slices.BinarySearchFunc(c.limiters, name, func(l *limiter, name string) int { return strings.Compare(l.name, name) })
+	return c, nil
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range descs {
-		out <- d
+	for _, d := range c.set.Descs {
+		out <- c.descs[d]
 	}
 }
 
-// Collect implements prometheus.Collector. The series of a metric come in the order that registries want, which
-// sorts 1,000 limiters in no time.
+// Collect implements prometheus.Collector.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	c.mutex.Lock()
-	limiters := slices.Clone(c.limiters)
-	c.mutex.Unlock()
-	for _, l := range limiters {
-		l.collect(out)
-	}
+	c.set.Read(func(d *metrics.Desc, value uint64, labels ...string) {
+		kind := prometheus.GaugeValue
+		if d.Kind == metrics.Counter {
+			kind = prometheus.CounterValue
+		}
+		out <- prometheus.MustNewConstMetric(c.descs[d], kind, float64(value), labels...)
+	})
 }

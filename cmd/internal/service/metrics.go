@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/sluice-go/sluice/metrics/promsluice/promengine"
+	sluicemetrics "github.com/sluice-go/sluice/metrics"
+	"github.com/sluice-go/sluice/metrics/promsluice"
 )
 
 // buckets are the upper bounds of durations, in seconds.
@@ -43,8 +44,17 @@ func newMetrics(s *server) *metrics {
 		Name: "sluice_request_duration_seconds", Help: "How long calls took, without the network.", Buckets: buckets,
 	}, []string{"transport"})
 	m.grpc, m.http, m.check = h.WithLabelValues("grpc"), h.WithLabelValues("json"), h.WithLabelValues("check")
-	m.registry.MustRegister(h, &collector{s, promengine.New(s.engine)})
+	m.registry.MustRegister(h, &collector{s, collectorOf(s.engine.Metrics())})
 	return m
+}
+
+// collectorOf returns the collector of metrics whose labels the program has chosen.
+func collectorOf(s sluicemetrics.Set) *promsluice.Collector {
+	c, err := promsluice.New(s)
+	if err != nil {
+		panic(err)
+	}
+	return c
 }
 
 func (m *metrics) handler() http.Handler {
@@ -68,7 +78,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // collector adds the counters of the service to the metrics of the engine.
 type collector struct {
 	*server
-	rules *promengine.Collector
+	rules *promsluice.Collector
 }
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {

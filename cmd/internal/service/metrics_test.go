@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sluice-go/sluice/metrics/promsluice/promengine"
 	"github.com/sluice-go/sluice/rls/holdpb"
 )
 
@@ -292,7 +291,7 @@ func TestMetrics_AreTheEngines(t *testing.T) {
 	_, err = s.service.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "nobody's", Descriptors: req.Descriptors})
 	require.NoError(t, err)
 	embedded := prometheus.NewRegistry()
-	embedded.MustRegister(promengine.New(s.engine))
+	embedded.MustRegister(collectorOf(s.engine.Metrics()))
 	engine := exposition(t, embedded)
 	require.Greater(t, len(engine), 30)
 	var own []string

@@ -5,11 +5,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-go/sluice/metrics/promsluice/promtier"
+	"github.com/sluice-go/sluice/metrics/promsluice"
 	"github.com/sluice-go/sluice/redislimit"
 )
 
-// Metrics of a store beside those of promtier. The label is the same, with the same values. With upstream's names
+// Metrics of a store beside those of redislimit. The label is the same, with the same values. With upstream's names
 // there are no owed and leased units, and no replicas.
 var (
 	storeSinceDesc    = desc("sluice_store_mode_since_timestamp_seconds", "When the present mode of the store has begun, in Unix time.", "limiter")
@@ -23,13 +23,13 @@ var (
 
 // storeCollector has the metrics of the store.
 type storeCollector struct {
-	tiers  *promtier.Collector
+	tiers  []*promsluice.Collector
 	stores map[string]storePart
 }
 
 // storePart is one server of a store.
 type storePart interface {
-	promtier.Store
+	redislimit.Counted
 	Status() redislimit.Status
 	Reach(ctx context.Context) error
 }
@@ -39,14 +39,10 @@ var partNames = []string{"redis", "redis-per-second"}
 
 // newStoreCollector returns a collector, or nil without a store.
 func newStoreCollector(s *sharedStore) *storeCollector {
-	c := &storeCollector{tiers: promtier.New(), stores: map[string]storePart{}}
+	c := &storeCollector{stores: map[string]storePart{}}
 	for i, r := range s.parts() {
 		c.stores[partNames[i]] = r
-	}
-	for name, r := range c.stores {
-		if err := c.tiers.AddStore(name, r); err != nil {
-			panic(err) // there are two names, and both are valid
-		}
+		c.tiers = append(c.tiers, collectorOf(redislimit.Metrics(partNames[i], r)))
 	}
 	if len(c.stores) == 0 {
 		return nil
@@ -56,7 +52,9 @@ func newStoreCollector(s *sharedStore) *storeCollector {
 
 // Describe implements prometheus.Collector.
 func (c *storeCollector) Describe(out chan<- *prometheus.Desc) {
-	c.tiers.Describe(out)
+	for _, t := range c.tiers {
+		t.Describe(out)
+	}
 	for _, d := range []*prometheus.Desc{
 		storeSinceDesc, storeUnsharedDesc, storeOwedDesc, storeLeasedDesc, storeReplicasDesc, storeTripsDesc, storeTripTimeDesc,
 	} {
@@ -66,7 +64,9 @@ func (c *storeCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
-	c.tiers.Collect(out)
+	for _, t := range c.tiers {
+		t.Collect(out)
+	}
 	for name, r := range c.stores {
 		metric := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64) {
 			out <- prometheus.MustNewConstMetric(desc, kind, value, name)

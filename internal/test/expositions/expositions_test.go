@@ -1,13 +1,20 @@
 package expositions
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http/httptest"
-	"strings"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,12 +26,9 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/metrics"
 	"github.com/sluice-go/sluice/metrics/otelsluice"
-	"github.com/sluice-go/sluice/metrics/otelsluice/otelengine"
-	"github.com/sluice-go/sluice/metrics/otelsluice/oteltier"
 	"github.com/sluice-go/sluice/metrics/promsluice"
-	"github.com/sluice-go/sluice/metrics/promsluice/promengine"
-	"github.com/sluice-go/sluice/metrics/promsluice/promtier"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -32,7 +36,7 @@ import (
 // sides are the two ways to Prometheus.
 type sides struct {
 	direct, exported *prometheus.Registry
-	provider         *sdk.MeterProvider
+	otel             *otelsluice.Collector
 }
 
 func newSides(t *testing.T) *sides {
@@ -40,8 +44,17 @@ func newSides(t *testing.T) *sides {
 	s := &sides{direct: prometheus.NewPedanticRegistry(), exported: prometheus.NewPedanticRegistry()}
 	e, err := exporter.New(exporter.WithRegisterer(s.exported), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
 	require.NoError(t, err)
-	s.provider = sdk.NewMeterProvider(sdk.WithReader(e))
+	s.otel = otelsluice.New(otelsluice.Config{MeterProvider: sdk.NewMeterProvider(sdk.WithReader(e))})
 	return s
+}
+
+func (s *sides) add(t *testing.T, set metrics.Set) *promsluice.Collector {
+	t.Helper()
+	c, err := promsluice.New(set)
+	require.NoError(t, err)
+	require.NoError(t, s.direct.Register(c))
+	require.NoError(t, s.otel.Add(set))
+	return c
 }
 
 func scrape(t *testing.T, g prometheus.Gatherer) string {
@@ -61,38 +74,105 @@ func (s *sides) agree(t *testing.T) string {
 	return direct
 }
 
-func TestLimiters(t *testing.T) {
-	s := newSides(t)
-	prom := promsluice.New()
-	s.direct.MustRegister(prom)
-	otel, err := otelsluice.New(otelsluice.Config{MeterProvider: s.provider})
-	require.NoError(t, err)
-	for name, c := range map[string]sluice.Config{
-		"login": {Stats: true, BlockFor: time.Hour}, "trial": {Stats: true, Shadow: true}, "plain": {},
-		"dropping": {MaxKeys: 1, Shards: 1}, "a \"name\"\nof \\ two lines, ü": {MaxKeys: 1, Shards: 1, Overflow: sluice.OverflowAdmitNew},
-	} {
-		c.Limit, c.Clock = sluice.PerHour(3), sluice.NewManualClock(time.Unix(1_000_000, 0))
-		l, err := sluice.New(c)
-		require.NoError(t, err)
-		for i := range 20 {
-			l.Allow(fmt.Sprint(i % 3))
-		}
-		require.NoError(t, prom.Add(name, l))
-		require.NoError(t, otel.Add(name, l))
-	}
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares what both tell with a file, to the letter, and has promtool look at it.
+func (s *sides) golden(t *testing.T, name string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
 	got := s.agree(t)
-	assert.Equal(t, 3+2+4*5, strings.Count(got, "{limiter="))
-	require.True(t, prom.Remove("trial"))
-	require.True(t, otel.Remove("trial"))
-	assert.NotContains(t, s.agree(t), "trial")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), got)
+	assert.NotContains(t, got, "secret", "keys are no labels")
 }
+
+func TestPromtool(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed: Debian's package prometheus has it")
+	}
+	for _, name := range []string{"limiters.prom", "tiers.prom", "engine.prom"} {
+		text, err := os.ReadFile(filepath.Join("testdata", name))
+		require.NoError(t, err)
+		cmd := exec.Command(promtool, "check", "metrics")
+		cmd.Stdin = bytes.NewReader(text)
+		out, err := cmd.CombinedOutput()
+		assert.NoError(t, err)
+		assert.Empty(t, string(out))
+	}
+}
+
+// TestLimiters has limiters of which each series counts something, and one that counts no decisions.
+func TestLimiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSides(t)
+		made := func(c sluice.Config) *sluice.Limiter {
+			c.Limit, c.Clock = cmp.Or(c.Limit, sluice.PerHour(2)), sluice.NewManualClock(time.Unix(1_000_000, 0))
+			return sluice.Must(sluice.New(c))
+		}
+		login := made(sluice.Config{Limit: sluice.PerHour(3), Stats: true, BlockFor: time.Hour})
+		trial := made(sluice.Config{Stats: true, Shadow: true})
+		for range 9 {
+			login.Allow("secret")
+		}
+		login.Allow("other")
+		for range 7 {
+			trial.Allow("secret")
+		}
+		full := made(sluice.Config{MaxKeys: 1, Shards: 1, Overflow: sluice.OverflowDenyNew})
+		dropping := made(sluice.Config{MaxKeys: 1, Shards: 1})
+		for i := range 4 {
+			full.Allow(fmt.Sprint("secret", i))
+			dropping.Allow(fmt.Sprint("secret", i))
+		}
+		waited := made(sluice.Config{Limit: sluice.PerHour(1), Stats: true})
+		require.True(t, waited.Allow("secret"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		for range 2 {
+			waiting.Go(func() { assert.ErrorIs(t, waited.Wait(ctx, "secret", 1), context.Canceled) })
+		}
+		synctest.Wait() // until they wait
+		all := map[string]*sluice.Limiter{"login": login, "trial": trial, "full": full, "dropping": dropping, "waited": waited,
+			"a \"name\"\nof \\ two lines, ü": made(sluice.Config{})}
+		collectors := map[string]*promsluice.Collector{}
+		for name, l := range all {
+			collectors[name] = s.add(t, l.Metrics(name))
+		}
+		s.golden(t, "limiters.prom")
+		require.True(t, s.direct.Unregister(collectors["trial"]))
+		require.True(t, s.otel.Remove(trial.Metrics("trial")))
+		assert.NotContains(t, s.agree(t), "trial")
+		cancel()
+		waiting.Wait()
+	})
+}
+
+// counted is a Tier that has counted a different number of everything.
+type counted redislimit.Mode
+
+func (counted) Stats() redislimit.Stats {
+	return redislimit.Stats{
+		Redis: 1, Cache: 2, Lease: 3, Fallback: 4, Scripts: 5, Led: 6, Late: 7, Failed: 8, PoolTimeouts: 9, Outages: 10, Lent: 11, Returned: 12, DialErrors: 13,
+	}
+}
+
+func (c counted) Mode() redislimit.Mode { return redislimit.Mode(c) }
 
 func TestTiers(t *testing.T) {
 	s := newSides(t)
-	prom := promtier.New()
-	s.direct.MustRegister(prom)
-	otel, err := oteltier.New(oteltier.Config{MeterProvider: s.provider})
-	require.NoError(t, err)
+	s.add(t, redislimit.Metrics("api", counted(redislimit.ModeShared)))
+	s.add(t, redislimit.Metrics("out of order", counted(redislimit.ModeDegraded)))
+	s.golden(t, "tiers.prom")
+}
+
+// TestTiers_Outage has a real Tier, in an outage.
+func TestTiers_Outage(t *testing.T) {
+	s := newSides(t)
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, Dialer: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no way there")
 	}})
@@ -101,46 +181,81 @@ func TestTiers(t *testing.T) {
 	require.NoError(t, err)
 	tier, err := redislimit.NewTier(limiter, redislimit.TierConfig{Replicas: 1})
 	require.NoError(t, err)
-	require.NoError(t, prom.Add("api", tier))
-	require.NoError(t, otel.Add("api", tier))
+	s.add(t, redislimit.Metrics("api", tier))
 	assert.Contains(t, s.agree(t), "\n"+`sluice_tier_degraded{limiter="api"} 0`)
-	for tier.Mode() == redislimit.ModeShared {
-		_, err := tier.Take(t.Context(), "k", 1)
+	calls := 0
+	for ; tier.Mode() == redislimit.ModeShared; calls++ {
+		_, err := tier.Take(t.Context(), "secret", 1)
 		require.NoError(t, err)
 	}
 	require.NoError(t, tier.Close(t.Context())) // and so nothing is counted any more
-	assert.Contains(t, s.agree(t), "\n"+`sluice_tier_outages_total{limiter="api"} 1`)
+	got := s.agree(t)
+	assert.Contains(t, got, "\n"+`sluice_tier_outages_total{limiter="api"} 1`)
+	assert.Contains(t, got, "\n"+fmt.Sprintf(`sluice_tier_decisions_total{limiter="api",source="fallback"} %d`, calls))
+	assert.NotContains(t, got, `cause="failed"} 0`)
 }
 
-func TestEngine(t *testing.T) {
-	s := newSides(t)
-	set, err := rules.Load([]rules.File{{Name: "d.yaml", Data: []byte(`
+const someRules = `
 domain: d
 descriptors:
 - {key: ten, rate_limit: {unit: minute, requests_per_unit: 10}}
 - {key: seen, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
 - {key: each, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: own, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: gcra, burst: 1}}
-`)}}, rules.Options{})
+- {key: own, rate_limit: {unit: minute, requests_per_unit: 3, algorithm: gcra, burst: 3}}
+- {key: free, rate_limit: {unlimited: true}}
+`
+
+func newEngine(t *testing.T, c rules.Config) *rules.Engine {
+	t.Helper()
+	set, err := rules.Load([]rules.File{{Name: "d.yaml", Data: []byte(someRules)}}, rules.Options{})
 	require.NoError(t, err)
-	e, err := rules.New(set, rules.Config{Clock: sluice.NewManualClock(time.Unix(1_000_000, 0)), MaxSeries: 2})
+	c.Clock = sluice.NewManualClock(time.Unix(1_000_000, 0))
+	e, err := rules.New(set, c)
 	require.NoError(t, err)
-	s.direct.MustRegister(promengine.New(e))
-	_, err = otelengine.New(e, otelengine.Config{MeterProvider: s.provider})
-	require.NoError(t, err)
+	return e
+}
+
+func decide(t *testing.T, e *rules.Engine, domain, key, value string, d rules.Descriptor) {
+	t.Helper()
+	d.Entries = []rules.Entry{{Key: key, Value: value}}
+	require.NoError(t, e.Decide(&rules.Request{Domain: domain, Descriptors: []rules.Descriptor{d}}, new(rules.Response)))
+}
+
+// TestEngine has an engine that has counted something of everything.
+func TestEngine(t *testing.T) {
+	s, e := newSides(t), newEngine(t, rules.Config{MaxSeries: 2, Shadow: true})
+	s.add(t, e.Metrics())
 	for i := range 12 {
-		for _, key := range []string{"ten", "seen", "each", "own"} {
-			req := rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: key, Value: fmt.Sprintf("\xff%d", i/5)}}, Refund: i == 9}}}
-			require.NoError(t, e.Decide(&req, new(rules.Response)))
+		for _, key := range []string{"ten", "seen", "own", "nothing"} {
+			decide(t, e, "d", key, "x", rules.Descriptor{})
 		}
+		decide(t, e, "d", "each", fmt.Sprintf("\xff%d", i/5), rules.Descriptor{})
 	}
+	decide(t, e, "d", "free", "x", rules.Descriptor{})
+	for _, key := range []string{"ten", "own"} {
+		decide(t, e, "d", key, "x", rules.Descriptor{Refund: true})
+	}
+	decide(t, e, "nobody's", "ten", "x", rules.Descriptor{})
 	three := uint64(3)
 	hold := rules.Hold{ID: "h", Request: rules.Request{Domain: "d", Descriptors: []rules.Descriptor{{Entries: []rules.Entry{{Key: "ten", Value: "held"}}, Hits: &three}}}}
 	require.NoError(t, e.Hold(&hold, new(rules.Response)))
 	require.NoError(t, e.Settle(&hold))
-	got := s.agree(t)
-	assert.Contains(t, got, "\n"+`sluice_holds_settled_hits_total{domain="d",rule="d.ten"} 3`)
-	assert.Contains(t, got, "\n"+`sluice_hits_total{domain="d",outcome="shadow",rule="d.seen"} 8`)
-	assert.Contains(t, got, "\n"+`sluice_absorbed_hits_total{domain="d",rule="d.own"} 1`)
-	assert.Contains(t, got, "\n"+`sluice_refunded_hits_total{domain="d",rule="d.ten"} 1`)
+	s.golden(t, "engine.prom")
+}
+
+// TestEngine_Several: a label tells them apart. Without one the second is refused.
+func TestEngine_Several(t *testing.T) {
+	a, b := newEngine(t, rules.Config{}), newEngine(t, rules.Config{})
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(sluice.Must(promsluice.New(a.Metrics()))))
+	var already prometheus.AlreadyRegisteredError
+	require.True(t, errors.As(registry.Register(sluice.Must(promsluice.New(b.Metrics()))), &already))
+	registry = prometheus.NewPedanticRegistry()
+	for name, e := range map[string]*rules.Engine{"a": a, "b": b} {
+		require.NoError(t, prometheus.WrapRegistererWith(prometheus.Labels{"engine": name}, registry).Register(sluice.Must(promsluice.New(e.Metrics()))))
+	}
+	decide(t, b, "d", "ten", "x", rules.Descriptor{})
+	got := scrape(t, registry)
+	assert.Contains(t, got, `sluice_keys{engine="a",unit="minute"} 0`)
+	assert.Contains(t, got, `sluice_keys{engine="b",unit="minute"} 1`)
 }

@@ -7,11 +7,7 @@ require (
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/sluice-go/sluice v0.0.0
 	github.com/sluice-go/sluice/metrics/otelsluice v0.0.0
-	github.com/sluice-go/sluice/metrics/otelsluice/otelengine v0.0.0
-	github.com/sluice-go/sluice/metrics/otelsluice/oteltier v0.0.0
 	github.com/sluice-go/sluice/metrics/promsluice v0.0.0
-	github.com/sluice-go/sluice/metrics/promsluice/promengine v0.0.0
-	github.com/sluice-go/sluice/metrics/promsluice/promtier v0.0.0
 	github.com/sluice-go/sluice/redislimit v0.0.0
 	github.com/sluice-go/sluice/rules v0.0.0
 	github.com/stretchr/testify v1.12.1
