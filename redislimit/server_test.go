@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/test/depth"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // A server is a private Redis, or Valkey, on loopback.
@@ -79,7 +79,7 @@ func start(tb testing.TB, binary string, options ...string) *server {
 }
 
 func freePort(tb testing.TB) int {
-	port, err := redistest.FreePort()
+	port, err := servers.FreePort()
 	require.NoError(tb, err)
 	return port
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // ofKind is the document of a kind and a name.
@@ -40,7 +40,7 @@ func texts(list any) (out []string) {
 // TestDeploy_KubernetesFleet starts what the manifest says: three replicas that count together, in a store that
 // takes the password of the Secret only.
 func TestDeploy_KubernetesFleet(t *testing.T) {
-	binary, err := redistest.Find()
+	binary, err := servers.FindRedis()
 	if err != nil {
 		t.Skip(err)
 	}
@@ -87,7 +87,7 @@ const storePassword = "3f6a77c1"
 // startStore runs the command of the store's container, with a port and a folder of the test.
 func startStore(t *testing.T, binary, script string) (address string) {
 	t.Helper()
-	free, err := redistest.FreePort()
+	free, err := servers.FreePort()
 	require.NoError(t, err)
 	port := strconv.Itoa(free)
 	address = net.JoinHostPort("127.0.0.1", port)

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
 	"github.com/sluice-go/sluice/cmd/internal/xds"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // gatewayEnvironment are the variables of the container that Envoy Gateway makes, with its names for the mounts
@@ -98,7 +98,7 @@ func message(number protowire.Number, parts ...[]byte) []byte {
 
 // TestEnvoyGateway starts replicas with what Envoy Gateway gives its rate limit service, and an empty command line.
 func TestEnvoyGateway(t *testing.T) {
-	store := redistest.Start(t)
+	store := servers.StartRedis(t)
 	certs, config := gatewayCerts(t)
 	unit := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 6) // a year: no window ends within the test
 	five := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 5)

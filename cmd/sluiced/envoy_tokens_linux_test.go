@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestEnvoy_TokenBudgets: requests and tokens of a client are counted together by three replicas. Envoy looks before a request, and
 // reports the tokens when its answer has ended.
 func TestEnvoy_TokenBudgets(t *testing.T) {
-	store := redistest.Start(t)
+	store := servers.StartRedis(t)
 	data, err := os.ReadFile(deployDir + "/envoy/tokens-rules.yaml")
 	require.NoError(t, err)
 	// A year, so that no window ends within the test: with a store there is no clock of tests.

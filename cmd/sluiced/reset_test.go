@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestAsk_Reset: ask --reset frees a key that one settlement has locked, in memory and in Redis; a mistake is said, and other sites reach
@@ -60,7 +60,7 @@ func TestAsk_Reset(t *testing.T) {
 	}
 	t.Run("memory", func(t *testing.T) { run(t) })
 	t.Run("Redis", func(t *testing.T) {
-		run(t, "--redis", redistest.Start(t).Addr, "--store-budget", "1m", "--replicas", "1")
+		run(t, "--redis", servers.StartRedis(t).Addr, "--store-budget", "1m", "--replicas", "1")
 	})
 	code, _, stderr := execute("ask", "--reset", "--debug", "127.0.0.1:1", "-d", "d", "k=v")
 	assert.Equal(t, cli.ExitFailed, code)

@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestThen_Fleet: processes that share a Redis take from a plan and from the credits behind it exactly what they answer for, and
 // all that there is; one that comes later knows it, and gives back to the credits what came from them.
 func TestThen_Fleet(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	rules := servetest.Files(t, map[string]string{"llm.yaml": `
 domain: llm
 descriptors:

@@ -1,15 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,13 +13,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // A fleet is everything that is running.
 type fleet struct {
 	dir      string // of the command and of its rules
-	store    *redistest.Server
+	binary   string
+	store    *servers.Redis
 	replicas [replicas]replica
 }
 
@@ -34,15 +30,14 @@ func start(ctx context.Context, server string) (_ *fleet, err error) {
 	if f.dir, err = os.MkdirTemp("", "sluice-fleet-"); err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", f.binary(), "github.com/sluice-go/sluice/cmd/sluiced")
-	if out, err := build.CombinedOutput(); err != nil {
-		return f, first(ctx, fmt.Errorf("go build: %w\n%s", err, out))
+	if f.binary, err = servers.BuildSluiced(f.dir); err != nil {
+		return f, first(ctx, err)
 	}
 	rules := fmt.Sprintf("domain: fleet\ndescriptors:\n- {key: service, rate_limit: {unit: second, requests_per_unit: %d}}\n", limit)
 	if err := os.WriteFile(f.rules(), []byte(rules), 0o600); err != nil {
 		return f, err
 	}
-	if f.store, err = redistest.New(server); err != nil {
+	if f.store, err = servers.NewRedis(server); err != nil {
 		return f, err
 	}
 	for i := range f.replicas {
@@ -61,8 +56,7 @@ func first(ctx context.Context, err error) error {
 	return err
 }
 
-func (f *fleet) binary() string { return filepath.Join(f.dir, "sluiced"+exe) }
-func (f *fleet) rules() string  { return filepath.Join(f.dir, "rules.yaml") }
+func (f *fleet) rules() string { return filepath.Join(f.dir, "rules.yaml") }
 
 // end ends all processes, and removes their files.
 func (f *fleet) end() {
@@ -77,13 +71,12 @@ func (f *fleet) end() {
 
 // A replica is a process of `sluiced serve`, or the place of one.
 type replica struct {
-	cmd    *exec.Cmd
-	logged chan struct{} // closed when all that it has logged is read
-	conn   *grpc.ClientConn
-	client atomic.Pointer[pb.RateLimitServiceClient] // nil while it is not running
+	process *servers.Sluiced
+	conn    *grpc.ClientConn
+	client  atomic.Pointer[pb.RateLimitServiceClient] // nil while it is not running
 
 	mu    sync.Mutex
-	mode  string
+	lost  int       // times that it has lost the store, as far as it was asked
 	local time.Time // when it was without the store, last
 }
 
@@ -94,37 +87,16 @@ const (
 	down       = "down"
 )
 
-var grpcAddress = regexp.MustCompile(`grpc on ([^,\s]+)`)
-
 // serve starts replica i, on free ports.
 func (f *fleet) serve(ctx context.Context, i int) error {
 	r := &f.replicas[i]
-	const free = "127.0.0.1:0"
 	// A busy machine takes longer than the 5 ms of the default now and then, and that is no outage.
-	cmd := exec.Command(f.binary(), "serve", "--rules", f.rules(), "--redis", "redis://"+f.store.Addr, "--replicas", fmt.Sprint(replicas),
-		"--store-budget", "300ms", "--grpc", free, "--http", free, "--debug", free, "--metrics", free)
-	cmd.SysProcAttr = ending()
-	out, err := cmd.StdoutPipe()
+	process, err := servers.NewSluiced(f.binary, "--rules", f.rules(), "--redis", "redis://"+f.store.Addr, "--replicas", fmt.Sprint(replicas), "--store-budget", "300ms")
 	if err != nil {
-		return err
+		return first(ctx, fmt.Errorf("replica %d: %w", i+1, err))
 	}
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	r.cmd, r.logged = cmd, make(chan struct{})
-	r.set(shared)
-	go r.read(log, r.logged)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	address := grpcAddress.FindStringSubmatch(line)
-	if err != nil || address == nil {
-		r.kill()
-		return first(ctx, fmt.Errorf("replica %d does not start; it says %q", i+1, line))
-	}
-	r.conn, err = grpc.NewClient(address[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	r.set(process)
+	r.conn, err = grpc.NewClient(process.Addresses["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
@@ -133,47 +105,39 @@ func (f *fleet) serve(ctx context.Context, i int) error {
 	return nil
 }
 
-// read follows the modes that the replica logs.
-func (r *replica) read(log io.Reader, done chan struct{}) {
-	defer close(done)
-	for lines := bufio.NewScanner(log); lines.Scan(); {
-		switch text := lines.Text(); {
-		case strings.Contains(text, "the store does not answer"):
-			r.set(localShare)
-		case strings.Contains(text, "the store answers again"):
-			r.set(shared)
-		}
-	}
-}
-
-// set changes the mode.
-func (r *replica) set(mode string) {
+// set changes the process, which is nil for none.
+func (r *replica) set(process *servers.Sluiced) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mode == localShare {
-		r.local = time.Now()
-	}
-	r.mode = mode
+	r.process, r.lost = process, 0
 }
 
 // modeSince is the mode now, and whether the replica has been without the store since a time.
 func (r *replica) modeSince(at time.Time) (mode string, degraded bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mode, r.mode == localShare || r.local.After(at)
+	if r.process == nil {
+		return down, r.local.After(at)
+	}
+	lost, found := r.process.Modes()
+	if lost > r.lost || lost > found {
+		r.local = time.Now()
+	}
+	r.lost = lost
+	if lost > found {
+		return localShare, true
+	}
+	return shared, r.local.After(at)
 }
 
 // kill ends the replica at once, if it runs, and waits for that.
 func (r *replica) kill() {
-	if r.cmd == nil {
+	if r.process == nil {
 		return
 	}
 	r.client.Store(nil)
-	_ = r.cmd.Process.Kill()
-	<-r.logged
-	_ = r.cmd.Wait()
-	r.cmd = nil
-	r.set(down)
+	r.process.Kill()
+	r.set(nil)
 	if r.conn != nil {
 		_ = r.conn.Close()
 	}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 const (
@@ -56,7 +56,7 @@ func run(ctx context.Context, out io.Writer, seconds int, colour bool) error {
 	if seconds < shortest {
 		return fmt.Errorf("-seconds %d: want at least %d", seconds, shortest)
 	}
-	server, err := redistest.Find()
+	server, err := servers.FindRedis()
 	if err != nil {
 		return err
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestFleet is a short run of the whole.
 func TestFleet(t *testing.T) {
-	if _, err := redistest.Find(); err != nil {
+	if _, err := servers.FindRedis(); err != nil {
 		t.Skip(err)
 	}
 	var out bytes.Buffer
@@ -31,13 +31,13 @@ func TestFleet(t *testing.T) {
 
 func TestRun_NoServer(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	assert.ErrorIs(t, run(t.Context(), &bytes.Buffer{}, shortest, false), redistest.ErrNone)
+	assert.ErrorIs(t, run(t.Context(), &bytes.Buffer{}, shortest, false), servers.ErrNoRedis)
 	assert.ErrorContains(t, run(t.Context(), &bytes.Buffer{}, shortest-1, false), "-seconds 5: want at least 6")
 }
 
 // TestRun_Interrupted: a run that is ended while it builds or starts says so.
 func TestRun_Interrupted(t *testing.T) {
-	if _, err := redistest.Find(); err != nil {
+	if _, err := servers.FindRedis(); err != nil {
 		t.Skip(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

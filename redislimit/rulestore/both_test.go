@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
@@ -66,7 +66,7 @@ var budgetKinds = []string{"", "", ", algorithm: gcra", ", algorithm: token-buck
 // TestThen_AtOnce: three engines, with callers at once, take from both budgets what they are admitted for, and all that there is,
 // and give back what they took, whether they were admitted or denied.
 func TestThen_AtOnce(t *testing.T) {
-	eachServer(t, func(t *testing.T, server *redistest.Server) {
+	eachServer(t, func(t *testing.T, server *servers.Redis) {
 		r := seeded.Rand(t)
 		for round := range 6 {
 			limits := [2]int{1 + r.IntN(200), 1 + r.IntN(200)}
@@ -123,7 +123,7 @@ func TestThen_AtOnce(t *testing.T) {
 
 // TestThen_SameEntries: two budgets of the same entries count apart, and of different clients, too.
 func TestThen_SameEntries(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	text := "domain: d\ndescriptors:\n- {key: k, value: a, rate_limit: {unit: year, requests_per_unit: 3, name: first, then: rest%[1]s}}\n- {key: k, rate_limit: {unit: year, requests_per_unit: 5, name: rest%[1]s}}\n"
 	for i, kind := range budgetKinds {
 		e := engineOf(t, fmt.Sprintf(text, kind), rules.Config{Store: newStore(t, server.Addr, Config{StoreConfig: redislimit.StoreConfig{Prefix: fmt.Sprint(i)}})})
@@ -140,7 +140,7 @@ func TestThen_SameEntries(t *testing.T) {
 
 // TestThen_Huge: units are counted one by one up to the most that a Store keeps, in both budgets; a call may ask for all.
 func TestThen_Huge(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	of := func(atomic bool, scale uint64) string {
 		more := fmt.Sprint(", scale: ", scale)
 		return fmt.Sprintf(planAndCredits, atomic, 4, more, 4, more)
@@ -233,7 +233,7 @@ func TestThen_Fresh(t *testing.T) {
 
 // TestThen_Cluster: in a cluster both budgets of a rule can be reached together, also where the domain is not atomic.
 func TestThen_Cluster(t *testing.T) {
-	server := redistest.Start(t, "--cluster-enabled", "yes")
+	server := servers.StartRedis(t, "--cluster-enabled", "yes")
 	node := redis.NewClient(&redis.Options{Addr: server.Addr})
 	defer node.Close()
 	ctx := t.Context()
@@ -258,7 +258,7 @@ func TestThen_Cluster(t *testing.T) {
 // TestThen_ByHand: what is rare in random calls is as in memory, too: limits of 0, looks at full budgets, and calls that ask for the same
 // budgets twice.
 func TestThen_ByHand(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	twice := func(hits ...uint64) (all []rules.Descriptor) {
 		for i, n := range hits {
 			all = append(all, budgetOf("ann", []string{"plan", "plan", "credits"}[i], n, false))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -18,7 +18,7 @@ import (
 var _ rules.HoldStore = (*Store)(nil)
 
 // holders returns engines of one set of rules, on one Redis.
-func holders(t *testing.T, s *redistest.Server, n int, text string) (engines []*rules.Engine) {
+func holders(t *testing.T, s *servers.Redis, n int, text string) (engines []*rules.Engine) {
 	prefix := fmt.Sprint(t.Name(), time.Now().UnixNano())
 	for range n {
 		store := newStore(t, s.Addr, Config{StoreConfig: redislimit.StoreConfig{Prefix: prefix[len(prefix)-20:]}})
@@ -50,7 +50,7 @@ descriptors:
 
 // TestHolds_TwoEngines: a hold of one engine is extended and settled at another one, all or none, and repeated.
 func TestHolds_TwoEngines(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *redistest.Server) {
+	eachServer(t, func(t *testing.T, s *servers.Redis) {
 		for _, atomic := range []bool{false, true} {
 			for _, limit := range []string{"rate_limit: {unit: year, requests_per_unit: 100}", "rate_limit: {unit: year, requests_per_unit: 100, algorithm: gcra}", "rate_limit: {unit: year, requests_per_unit: 100, algorithm: sliding-window}"} {
 				e := holders(t, s, 2, fmt.Sprintf(holdRules, atomic, limit))
@@ -92,7 +92,7 @@ func TestHolds_TwoEngines(t *testing.T) {
 // TestHolds_Step: an extension that is repeated by its step, at whatever engine, is made once; one that was denied is not
 // remembered, and a hold knows so many steps.
 func TestHolds_Step(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *redistest.Server) {
+	eachServer(t, func(t *testing.T, s *servers.Redis) {
 		for _, algorithm := range []sluice.Algorithm{sluice.FixedWindow, sluice.GCRA, sluice.SlidingWindow, sluice.InFlight} {
 			e := holders(t, s, 2, fmt.Sprintf(holdRules, true, fmt.Sprintf("rate_limit: {unit: year, requests_per_unit: 100, algorithm: %v}", algorithm)))
 			var resp rules.Response
@@ -141,7 +141,7 @@ func TestHolds_Step(t *testing.T) {
 
 // TestHolds_TwoServers: limits that count in two servers are not held together, and nothing is held.
 func TestHolds_TwoServers(t *testing.T) {
-	server, second := redistest.Start(t), redistest.Start(t)
+	server, second := servers.StartRedis(t), servers.StartRedis(t)
 	client := redis.NewClient(&redis.Options{Addr: second.Addr})
 	defer client.Close()
 	s := newStore(t, server.Addr, Config{PerSecond: client})
@@ -165,7 +165,7 @@ func TestHolds_TwoServers(t *testing.T) {
 
 // TestHolds_NotOfThisLimit: a limit that has no holds in Redis says so through the engine, and nothing is held.
 func TestHolds_NotOfThisLimit(t *testing.T) {
-	s := newStore(t, redistest.Start(t).Addr, Config{})
+	s := newStore(t, servers.StartRedis(t).Addr, Config{})
 	set, err := rules.Load([]rules.File{{Name: "rules.yaml", Data: []byte(`
 domain: d
 descriptors:
@@ -191,7 +191,7 @@ descriptors:
 
 // TestHolds_SameKey: two calls of one hold whose limits count the same keys are held beside each other.
 func TestHolds_SameKey(t *testing.T) {
-	s := newStore(t, redistest.Start(t).Addr, Config{})
+	s := newStore(t, servers.StartRedis(t).Addr, Config{})
 	open := func(n int) rules.StoreCounter {
 		l := rules.StoreLimit{Domain: "d", Algorithm: sluice.FixedWindow}
 		l.Limit.Rate, l.Limit.Period = n, 365*24*time.Hour
@@ -226,7 +226,7 @@ func TestHolds_SameKey(t *testing.T) {
 // TestHolds_Outage: a hold that was made while Redis was away is repeated and settled, then and afterwards, with its id as with its
 // limits: nothing is counted twice, and in the end Redis has what was used.
 func TestHolds_Outage(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	e := holders(t, server, 1, fmt.Sprintf(holdRules, false, "rate_limit: {unit: year, requests_per_unit: 100}"))[0]
 	var resp rules.Response
 	require.NoError(t, e.Hold(holdOf("before", 1, 10), &resp))
@@ -254,7 +254,7 @@ func TestHolds_Outage(t *testing.T) {
 
 // TestHolds_Fleet: the share of a very large fleet has room for the id of each hold that it has room for.
 func TestHolds_Fleet(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	store := newStore(t, server.Addr, Config{StoreConfig: redislimit.StoreConfig{Replicas: 1 << 20}})
 	e, err := rules.New(load(t, fmt.Sprintf(holdRules, false, "rate_limit: {unit: year, requests_per_unit: 1000000000}")), rules.Config{Store: store})
 	require.NoError(t, err)

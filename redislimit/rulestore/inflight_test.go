@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/rules"
 )
 
 // TestInFlight: two engines on one Redis limit together what runs at once. Negative hits give back, of any process; those of
 // calls that were denied give back nothing.
 func TestInFlight(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	const text = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 4, algorithm: in-flight}}]\n"
 	var engines [2]*rules.Engine
 	for i := range engines {
@@ -69,7 +69,7 @@ func TestInFlight(t *testing.T) {
 // TestHolds_InFlight: a hold that is settled has ended, and uses nothing of what runs at once, whatever it has used.
 func TestHolds_InFlight(t *testing.T) {
 	text := "\ndomain: d\ndescriptors:\n  - {key: requests, rate_limit: {unit: year, requests_per_unit: 2, algorithm: in-flight}}\n  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 100}}\n"
-	e := holders(t, redistest.Start(t), 2, text)
+	e := holders(t, servers.StartRedis(t), 2, text)
 	var resp rules.Response
 	for i, tokens := range []uint32{80, 60, 40} {
 		for _, id := range []string{"x", "y"} {

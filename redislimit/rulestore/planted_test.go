@@ -5,7 +5,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/test/depth"
 	"github.com/sluice-go/sluice/internal/test/plant"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // faults are what the suite must find in counts in Redis.
@@ -39,8 +39,8 @@ var faults = []plant.Fault{
 
 // TestPlanted demands that the suite alone finds faults in counts in Redis.
 func TestPlanted(t *testing.T) {
-	if depth.Full() && len(redistest.All()) == 0 {
-		t.Skip(redistest.ErrNone)
+	if depth.Full() && len(servers.AllRedis()) == 0 {
+		t.Skip(servers.ErrNoRedis)
 	}
 	plant.Find(t, faults)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -22,7 +22,7 @@ import (
 // TestStore_Forgets: what rules that are gone have counted with is closed, when no call can be under way any more: nothing is left of
 // their domains.
 func TestStore_Forgets(t *testing.T) {
-	s := newStore(t, redistest.Start(t).Addr, Config{StoreConfig: redislimit.StoreConfig{Budget: time.Minute}})
+	s := newStore(t, servers.StartRedis(t).Addr, Config{StoreConfig: redislimit.StoreConfig{Budget: time.Minute}})
 	var pending []func()
 	s.after = func(d time.Duration, f func()) {
 		require.GreaterOrEqual(t, d, 24*time.Minute, "a call may take so many budgets")
@@ -46,7 +46,7 @@ func TestStore_Forgets(t *testing.T) {
 
 // TestStore_ReportsPolls: that Redis does not say who is sent refunds is told once, and again after it has said it.
 func TestStore_ReportsPolls(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	var away atomic.Bool
 	client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, Dialer: func(ctx context.Context, _, addr string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
@@ -95,7 +95,7 @@ func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 
 // TestStore_CloseEndsAll: after Close nothing of this package or of redislimit runs, though no engine has been closed.
 func TestStore_CloseEndsAll(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
+	client := redis.NewClient(&redis.Options{Addr: servers.StartRedis(t).Addr})
 	defer client.Close()
 	s, err := New(client, Config{PerSecond: client, StoreConfig: redislimit.StoreConfig{Budget: 5 * time.Second}})
 	require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestStore_CloseEndsAll(t *testing.T) {
 
 // TestDecide_GiveBackIsALook: the decision of a GiveBack is that of a Peek of 0 under the call's limit.
 func TestDecide_GiveBackIsALook(t *testing.T) {
-	store := newStore(t, redistest.Start(t).Addr, Config{})
+	store := newStore(t, servers.StartRedis(t).Addr, Config{})
 	store.sentRefunds(t)
 	limit := sluice.Per(10, 365*24*time.Hour)
 	counter, err := store.Open(rules.StoreLimit{Domain: "d", Limit: limit, Algorithm: sluice.FixedWindow})

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -75,7 +75,7 @@ descriptors:
 		require.NoError(t, err)
 		run(t, e)
 	})
-	eachServer(t, func(t *testing.T, server *redistest.Server) {
+	eachServer(t, func(t *testing.T, server *servers.Redis) {
 		s := newStore(t, server.Addr, Config{})
 		s.sentRefunds(t)
 		e, err := rules.New(set, rules.Config{Store: s})

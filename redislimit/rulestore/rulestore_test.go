@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -50,13 +50,13 @@ func load(t *testing.T, text string) *rules.Set {
 }
 
 // eachServer runs f with each kind of server that there is.
-func eachServer(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
-	if len(redistest.All()) == 0 {
-		t.Skip(redistest.ErrNone)
+func eachServer(t *testing.T, f func(t *testing.T, s *servers.Redis)) {
+	if len(servers.AllRedis()) == 0 {
+		t.Skip(servers.ErrNoRedis)
 	}
-	for i, binary := range redistest.All() {
+	for i, binary := range servers.AllRedis() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			s, err := redistest.New(binary)
+			s, err := servers.NewRedis(binary)
 			require.NoError(t, err)
 			t.Cleanup(s.Kill)
 			f(t, s)
@@ -85,7 +85,7 @@ func (s *Store) sentRefunds(t *testing.T, domains ...string) {
 
 // TestOpen_ShortPeriods: rules whose periods no lease fits into do without, whatever the budget.
 func TestOpen_ShortPeriods(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	for _, c := range []struct {
 		budget time.Duration
 		limit  string
@@ -131,7 +131,7 @@ func TestLeaseLife(t *testing.T) {
 // nothing, until all can know it again.
 func TestRefunds_Known(t *testing.T) {
 	ctx := context.Background()
-	s := newStore(t, redistest.Start(t).Addr, Config{})
+	s := newStore(t, servers.StartRedis(t).Addr, Config{})
 	d := s.refunds.enter("late") // after the first look
 	require.True(t, d.refunds())
 	require.NoError(t, s.refunds.poll())

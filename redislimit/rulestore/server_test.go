@@ -10,14 +10,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 )
 
 // TestUpstreamServer: calls are counted by how they ended, and the mode turns after five failures in a row and at the first answer.
 func TestUpstreamServer(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
 	defer admin.Close()
 	var dial atomic.Pointer[func(context.Context) error]

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
 	"github.com/sluice-go/sluice/rules/countertest"
@@ -20,7 +20,7 @@ import (
 
 // TestSuite runs the suite of counts on Redis: three processes, of which none counts by itself while Redis does not answer.
 func TestSuite(t *testing.T) {
-	eachServer(t, func(t *testing.T, s *redistest.Server) {
+	eachServer(t, func(t *testing.T, s *servers.Redis) {
 		var prefix atomic.Int64
 		countertest.Run(t, func(t *testing.T) countertest.Counts {
 			c := Config{StoreConfig: redislimit.StoreConfig{Prefix: fmt.Sprint("suite", prefix.Add(1)), Replicas: 1, Budget: patientBudget, OnUnavailable: redislimit.FailClosed}}

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/rules"
@@ -33,7 +33,7 @@ func newUpstream(t *testing.T, client redis.UniversalClient, c UpstreamConfig) *
 // TestUpstream_Names: keys have the names that envoyproxy/ratelimit gives them, and live as long; hits are added and taken off.
 func TestUpstream_Names(t *testing.T) {
 	ctx := context.Background()
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
+	client := redis.NewClient(&redis.Options{Addr: servers.StartRedis(t).Addr})
 	defer client.Close()
 	u := newUpstream(t, client, UpstreamConfig{Prefix: "p:", Jitter: time.Minute})
 	u.now = func() time.Time { return time.Unix(1_790_000_123, 5) }
@@ -91,7 +91,7 @@ func comparable(s rules.Status) string {
 
 // TestUpstream_DecidesAsMemory: every status is that of an engine in memory.
 func TestUpstream_DecidesAsMemory(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
+	client := redis.NewClient(&redis.Options{Addr: servers.StartRedis(t).Addr})
 	defer client.Close()
 	r := seeded.Rand(t)
 	for round := range 8 {

@@ -5,89 +5,46 @@ package remote
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // A Server is a redis-server of its own, without persistence.
 type Server struct {
-	Addr    string
+	*servers.Redis
 	Version string
 
-	cmd    *exec.Cmd
-	folder string
 	client *redis.Client
 }
 
-// Start starts the redis-server in the PATH.
+// Start starts the server in the PATH.
 func Start(ctx context.Context) (*Server, error) {
-	binary, err := exec.LookPath("redis-server")
-	if err != nil {
-		return nil, fmt.Errorf("%w (apt-get install redis-server)", err)
-	}
-	for range 5 { // another process may take the port first
-		s, err := launch(ctx, binary)
-		if err != nil || s != nil {
-			return s, err
-		}
-	}
-	return nil, fmt.Errorf("%s does not answer", binary)
-}
-
-// launch returns nil if the server ends, or does not answer.
-func launch(ctx context.Context, binary string) (*Server, error) {
-	port, err := redistest.FreePort()
+	binary, err := servers.FindRedis()
 	if err != nil {
 		return nil, err
 	}
-	folder, err := os.MkdirTemp("", "sluice-benchmarks-redis-")
+	process, err := servers.NewRedis(binary)
 	if err != nil {
 		return nil, err
 	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	s := &Server{Addr: addr, folder: folder, client: redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})}
-	s.cmd = exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no")
-	if err := s.cmd.Start(); err != nil {
-		os.RemoveAll(folder)
+	s := &Server{Redis: process, client: redis.NewClient(&redis.Options{Addr: process.Addr, MaxRetries: -1})}
+	info, err := s.info(ctx, "server")
+	if err != nil {
+		s.Close()
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() {
-		_ = s.cmd.Wait()
-		close(ended)
-	}()
-	for range 500 {
-		info, err := s.info(ctx, "server")
-		if err == nil {
-			s.Version = info["redis_version"]
-			return s, nil
-		}
-		select {
-		case <-ctx.Done():
-			s.Close()
-			return nil, ctx.Err()
-		case <-ended:
-			s.Close()
-			return nil, nil
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	s.Close()
-	return nil, nil
+	s.Version = info["redis_version"]
+	return s, nil
 }
 
 // Close ends the server.
 func (s *Server) Close() {
 	s.client.Close()
-	_ = s.cmd.Process.Kill()
-	os.RemoveAll(s.folder)
+	s.Kill()
 }
 
 // info returns the fields of a section of INFO.

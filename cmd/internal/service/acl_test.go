@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // everyRule has what makes the store run something else: each algorithm, blocks, steps, limits of what is in flight.
@@ -124,7 +124,7 @@ func runAll(t *testing.T, admin *redis.Client, url string) (logs string) {
 
 // TestServe_ACL: the rights that FLEET.md lists are those that the service uses, all of them and no others.
 func TestServe_ACL(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
 	defer admin.Close()
 	keys, commands := pageRights(t)

@@ -20,20 +20,20 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 const fourAYear = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n"
 
 // nobody returns an address at which nobody listens, and a server that can be started there.
-func nobody(t *testing.T, options ...string) *redistest.Server {
-	binary, err := redistest.Find()
+func nobody(t *testing.T, options ...string) *servers.Redis {
+	binary, err := servers.FindRedis()
 	if err != nil {
 		t.Skip(err)
 	}
-	port, err := redistest.FreePort()
+	port, err := servers.FreePort()
 	require.NoError(t, err)
-	return &redistest.Server{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Binary: binary, Options: options}
+	return &servers.Redis{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Binary: binary, Options: options}
 }
 
 // TestContact_Never: two services that have never reached their store do not each enforce the whole limit: they are not healthy, and refuse calls, until it
@@ -132,8 +132,8 @@ func refused(t *testing.T, args ...string) error {
 
 // TestContact_Refused: what cannot pass by itself ends the start, and says why, whatever is to happen without the store.
 func TestContact_Refused(t *testing.T) {
-	server := redistest.Start(t, "--requirepass", "right")
-	limited := redistest.Start(t)
+	server := servers.StartRedis(t, "--requirepass", "right")
+	limited := servers.StartRedis(t)
 	client := redis.NewClient(&redis.Options{Addr: limited.Addr})
 	defer client.Close()
 	require.NoError(t, client.Do(t.Context(), "acl", "setuser", "default", "-zadd").Err())
@@ -166,7 +166,7 @@ func TestContact_TLS(t *testing.T) {
 		address := nobody(t).Addr
 		_, port, err := net.SplitHostPort(address)
 		require.NoError(t, err)
-		redistest.Start(t, "--tls-port", port, "--tls-cert-file", file("s.crt", cert), "--tls-key-file", file("s.key", key), "--tls-ca-cert-file", ca, "--tls-auth-clients", clients)
+		servers.StartRedis(t, "--tls-port", port, "--tls-cert-file", file("s.crt", cert), "--tls-key-file", file("s.key", key), "--tls-ca-cert-file", ca, "--tls-auth-clients", clients)
 		return address
 	}
 	open, strict := server("no"), server("yes")
@@ -188,7 +188,7 @@ func TestContact_TLS(t *testing.T) {
 	require.ErrorContains(t, Run(c, slog.New(slog.DiscardHandler), Hooks{}), "tls: certificate required")
 	plain := start(t, "--redis", "redis://"+open, "--rules", rulesFile(t, fourAYear))
 	require.Contains(t, plain.log.String(), "is it a port with TLS? want rediss:// then")
-	other := start(t, "--redis", "rediss://"+redistest.Start(t).Addr, "--redis-ca", ca, "--rules", rulesFile(t, fourAYear))
+	other := start(t, "--redis", "rediss://"+servers.StartRedis(t).Addr, "--redis-ca", ca, "--rules", rulesFile(t, fourAYear))
 	require.Contains(t, other.log.String(), "TLS: no answer to the handshake: is it a port without TLS?")
 }
 

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/cmd/internal/redisconn"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestConfig_Store: upstream's variables name the same servers as flags do, which win.
@@ -71,7 +71,7 @@ func TestConfig_BadStore(t *testing.T) {
 
 // TestServe_Store: two services with one Redis count together, and go on, each by its share, when it is gone.
 func TestServe_Store(t *testing.T) {
-	server := redistest.Start(t, "--requirepass", "hidden")
+	server := servers.StartRedis(t, "--requirepass", "hidden")
 	url := "redis://:hidden@" + server.Addr
 	args := []string{"--redis", url, "--leases=false", "--store-budget", "5s", "--replicas", "2"}
 	args = append(args, "--rules", rulesFile(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n"))
@@ -105,7 +105,7 @@ func TestServe_Store(t *testing.T) {
 
 // TestServe_UpstreamKeys: counts are under the names of envoyproxy/ratelimit, whose own processes count there, too.
 func TestServe_UpstreamKeys(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	rules := rulesFile(t, "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: year, requests_per_unit: 4}}\n")
 	a := start(t, "--redis", server.Addr, "--store-keys", "upstream", "--store-budget", "5s", "--rules", rules)
 	conn := a.dial()

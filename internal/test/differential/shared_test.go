@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/redislimit"
 	"github.com/sluice-go/sluice/redislimit/rulestore"
@@ -122,7 +122,7 @@ func (p *pair) call(t *testing.T) {
 // servers hold the same keys and counts.
 func TestShared(t *testing.T) {
 	r := seeded.Rand(t)
-	servers := [2]*redistest.Server{redistest.Start(t), redistest.Start(t)}
+	servers := [2]*servers.Redis{servers.StartRedis(t), servers.StartRedis(t)}
 	client, reference := goredis.NewClient(&goredis.Options{Addr: servers[0].Addr}), goredis.NewClient(&goredis.Options{Addr: servers[1].Addr})
 	defer client.Close()
 	defer reference.Close()
@@ -159,7 +159,7 @@ func TestShared(t *testing.T) {
 
 // TestShared_Zero: of hits of 0 for a key that is not there upstream leaves one that holds 0, and ours none. The answers are the same.
 func TestShared_Zero(t *testing.T) {
-	server := redistest.Start(t)
+	server := servers.StartRedis(t)
 	client := goredis.NewClient(&goredis.Options{Addr: server.Addr})
 	defer client.Close()
 	files := []rules.File{{Name: "f.yaml", Data: []byte("domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]\n")}}

@@ -45,7 +45,7 @@ func (s *store) state(ctx context.Context, client *goredis.Client) (out redisSta
 	if err != nil {
 		return out, err
 	}
-	if out.cpu, err = processorTime(s.pid); err != nil {
+	if out.cpu, err = processorTime(s.server.PID()); err != nil {
 		return out, err
 	}
 	lines := bufio.NewScanner(strings.NewReader(text))

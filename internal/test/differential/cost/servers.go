@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/envoyproxy/ratelimit/src/service_cmd/runner"
 	"github.com/envoyproxy/ratelimit/src/settings"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -110,9 +109,9 @@ func (b *bench) close() {
 	}
 }
 
-// freePort is redistest.FreePort as text.
+// freePort is servers.FreePort as text.
 func freePort() (string, error) {
-	port, err := redistest.FreePort()
+	port, err := servers.FreePort()
 	return strconv.Itoa(port), err
 }
 
@@ -160,7 +159,7 @@ func (b *bench) self(name, kind string, environment ...string) (*subject, error)
 
 // A store is a redis-server, as the two programs name it.
 type store struct {
-	pid                  int
+	server               *servers.Redis
 	url, network, socket string // url is sluice's; network and socket are upstream's
 }
 
@@ -168,37 +167,29 @@ type store struct {
 func (b *bench) unixRedis(name string) (store, error) {
 	s := store{network: "unix", socket: filepath.Join(b.dir, name+".sock")}
 	s.url = "unix://" + s.socket
-	return s, b.redis(&s, name, "--port", "0", "--unixsocket", s.socket)
+	return s, b.redis(&s, "--port", "0", "--unixsocket", s.socket)
 }
 
-func (b *bench) tcpRedis(name string) (store, error) {
-	port, err := freePort()
-	if err != nil {
-		return store{}, err
+func (b *bench) tcpRedis() (store, error) {
+	s := store{network: "tcp"}
+	if err := b.redis(&s); err != nil {
+		return s, err
 	}
-	s := store{network: "tcp", socket: "127.0.0.1:" + port}
+	s.socket = s.server.Addr
 	s.url = "redis://" + s.socket
-	return s, b.redis(&s, name, "--port", port, "--bind", "127.0.0.1")
+	return s, nil
 }
 
-func (b *bench) redis(s *store, name string, where ...string) error {
-	path, err := exec.LookPath("redis-server")
+func (b *bench) redis(s *store, options ...string) error {
+	path, err := servers.FindRedis()
 	if err != nil {
 		return err
 	}
-	pid, out, err := b.start(name, nil, append([]string{path, "--save", "", "--appendonly", "no", "--dir", b.dir}, where...)...)
-	if err != nil {
+	if s.server, err = servers.NewRedis(path, options...); err != nil {
 		return err
 	}
-	s.pid = pid
-	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return waitFor(func() error {
-		conn, err := net.Dial(s.network, s.socket)
-		if err == nil {
-			err = conn.Close()
-		}
-		return err
-	})
+	b.ends = append(b.ends, s.server.Kill)
+	return nil
 }
 
 // upstreamAlone starts envoyproxy/ratelimit and a Redis for it, whose processor time is a part of its own.
@@ -209,7 +200,7 @@ func (b *bench) upstreamAlone(rules string) (*subject, error) {
 	}
 	s, err := b.upstream(upstreamName, rules, redis)
 	if err == nil {
-		s.pids = append(s.pids, redis.pid)
+		s.pids = append(s.pids, redis.server.PID())
 	}
 	return s, err
 }
@@ -251,28 +242,12 @@ func (b *bench) sluice(name, program, rules string, flags ...string) (*subject, 
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(rules), 0o600); err != nil {
 		return nil, err
 	}
-	const free = "127.0.0.1:0"
-	pid, out, err := b.start(filepath.Base(dir), nil, append([]string{program, "serve", "--rules", dir, "--grpc", free, "--http", free, "--debug", free, "--metrics", free}, flags...)...)
+	process, err := servers.NewSluiced(program, append([]string{"--rules", dir}, flags...)...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		log, _ := os.ReadFile(dir + ".log")
-		return nil, fmt.Errorf("%s does not start: %w: %s", name, err, log)
-	}
-	address, metrics := listening(line, "grpc"), listening(line, "metrics")
-	if address == "" || metrics == "" {
-		return nil, fmt.Errorf("%s says: %q", name, line)
-	}
-	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return &subject{name: name, addresses: []string{address}, metrics: []string{metrics}, pids: []int{pid}}, nil
-}
-
-// listening is the address of a port in sluice's first line.
-func listening(line, port string) string {
-	_, rest, _ := strings.Cut(line, port+" on ")
-	return strings.TrimRight(strings.SplitN(rest, " ", 2)[0], ",;\n")
+	b.ends = append(b.ends, process.Kill)
+	return &subject{name: name, addresses: []string{process.Addresses["grpc"]}, metrics: []string{process.Addresses["metrics"]}, pids: []int{process.PID()}}, nil
 }
 
 // waitFor tries something until it works.

@@ -134,7 +134,7 @@ func openShared(ctx context.Context, dir string, others []string, flags ...strin
 	if b.program, err = build(dir); err != nil {
 		return nil, err
 	}
-	if b.redis, err = b.tcpRedis("redis"); err != nil {
+	if b.redis, err = b.tcpRedis(); err != nil {
 		return nil, err
 	}
 	b.client = goredis.NewClient(&goredis.Options{Addr: b.redis.socket})

@@ -33,7 +33,7 @@ func RunPair(binary, url string, seconds int, args ...string) (*Pair, error) {
 	load := Load{Rate: pairOffered, Next: func(int) (string, string) { return "pair", "key" }}
 	p := &Pair{Calls: load.While(f.Services, func(at time.Time) bool { return at.Before(end) }, begin)}
 	for _, s := range f.Services {
-		lost, _ := s.modes()
+		lost, _ := s.Modes()
 		p.Lost += lost
 	}
 	if n, err := Errors(p.Calls); n > 0 {

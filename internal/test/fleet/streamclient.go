@@ -218,7 +218,7 @@ func (in *instance) overHTTP(s *stream, c *holdCall, dies bool) outcome {
 	if dies { // once the call is on its way
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { cancel() }})
 	}
-	path := "http://" + in.addresses["http"] + []string{"/hold", "/extend", "/settle", "/release"}[c.verb]
+	path := "http://" + in.Addresses["http"] + []string{"/hold", "/extend", "/settle", "/release"}[c.verb]
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(text))
 	if err != nil {
 		return unknown

@@ -1,9 +1,9 @@
 // Prove shows that a fleet of `sluiced serve` keeps its limits, whatever becomes of its store. From the root of the tree:
 //
-//	go run ./cmd/internal/fleet/prove pair -seconds 60      two gateways, 500 a second, 800 offered
-//	go run ./cmd/internal/fleet/prove faults                the table of faults, for each kind of server that there is
-//	go run ./cmd/internal/fleet/prove soak -minutes 30 -seed 1
-//	go run ./cmd/internal/fleet/prove streams -seed 1       1,000 streams that hold, a third of which die
+//	go run ./internal/test/fleet/prove pair -seconds 60      two gateways, 500 a second, 800 offered
+//	go run ./internal/test/fleet/prove faults                the table of faults, for each kind of server that there is
+//	go run ./internal/test/fleet/prove soak -minutes 30 -seed 1
+//	go run ./internal/test/fleet/prove streams -seed 1       1,000 streams that hold, a third of which die
 //
 // It starts the redis-server or valkey-server in the PATH, and those that SLUICE_REDIS_SERVERS names.
 package main
@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-go/sluice/cmd/internal/fleet"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/fleet"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 func main() {
@@ -28,35 +28,35 @@ func main() {
 }
 
 func run(args []string) error {
-	commands := map[string]func(program string, servers []string, args []string) error{"pair": pair, "faults": faults, "soak": soak, "streams": streams}
+	commands := map[string]func(program string, binaries []string, args []string) error{"pair": pair, "faults": faults, "soak": soak, "streams": streams}
 	if len(args) == 0 || commands[args[0]] == nil {
 		return fmt.Errorf("%q: want pair, faults, soak or streams", args)
 	}
-	servers := redistest.All()
-	if len(servers) == 0 {
-		return redistest.ErrNone
+	binaries := servers.AllRedis()
+	if len(binaries) == 0 {
+		return servers.ErrNoRedis
 	}
 	dir, err := os.MkdirTemp("", "sluice-prove-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program, err := fleet.Build(dir)
+	program, err := servers.BuildSluiced(dir)
 	if err != nil {
 		return err
 	}
-	return commands[args[0]](program, servers, args[1:])
+	return commands[args[0]](program, binaries, args[1:])
 }
 
 // pair is the case of two gateways.
-func pair(program string, servers, args []string) error {
+func pair(program string, binaries, args []string) error {
 	flags := flag.NewFlagSet("pair", flag.ContinueOnError)
 	seconds := flags.Int("seconds", 60, "how long")
 	budget := flags.String("budget", "5ms", "--store-budget of the services")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	server, err := redistest.New(servers[0])
+	server, err := servers.NewRedis(binaries[0])
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func pair(program string, servers, args []string) error {
 }
 
 // faults prints the table of all faults.
-func faults(program string, servers, args []string) error {
+func faults(program string, binaries, args []string) error {
 	flags := flag.NewFlagSet("faults", flag.ContinueOnError)
 	lasts := flags.Duration("lasts", 2*time.Second, "how long a fault lasts")
 	budget := flags.String("budget", "5ms", "--store-budget of the services")
@@ -83,7 +83,7 @@ func faults(program string, servers, args []string) error {
 	}
 	fmt.Println(fleet.Header)
 	broken := 0
-	for _, server := range servers {
+	for _, server := range binaries {
 		if !strings.Contains(server, *on) {
 			continue
 		}
@@ -112,7 +112,7 @@ func faults(program string, servers, args []string) error {
 }
 
 // soak loads three services for long.
-func soak(program string, servers, args []string) error {
+func soak(program string, binaries, args []string) error {
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
 	minutes := flags.Int("minutes", 30, "how long")
 	seed := flags.Uint64("seed", 1, "chooses the faults, and the keys")
@@ -121,12 +121,12 @@ func soak(program string, servers, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	s := fleet.Soak{Program: program, Server: servers[0], Seed: *seed, Every: *every, Rounds: int(time.Duration(*minutes) * time.Minute / *every), Rate: *rate, Out: os.Stdout}
+	s := fleet.Soak{Program: program, Server: binaries[0], Seed: *seed, Every: *every, Rounds: int(time.Duration(*minutes) * time.Minute / *every), Rate: *rate, Out: os.Stdout}
 	return s.Run()
 }
 
 // streams loads three services with streams that hold, extend and settle, and accounts for each of their units.
-func streams(program string, servers, args []string) error {
+func streams(program string, binaries, args []string) error {
 	flags := flag.NewFlagSet("streams", flag.ContinueOnError)
 	n := flags.Int("streams", 1000, "how many")
 	atOnce := flags.Int("at-once", 120, "and how many at once")
@@ -135,6 +135,6 @@ func streams(program string, servers, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	s := fleet.Streams{Program: program, Server: servers[0], Seed: *seed, Streams: *n, AtOnce: *atOnce, Forgets: *forgets, Out: os.Stdout}
+	s := fleet.Streams{Program: program, Server: binaries[0], Seed: *seed, Streams: *n, AtOnce: *atOnce, Forgets: *forgets, Out: os.Stdout}
 	return s.Run()
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/test/depth"
-	"github.com/sluice-go/sluice/internal/test/redistest"
 	"github.com/sluice-go/sluice/internal/test/seeded"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestSoak_Streams: whatever dies, each unit of each stream is accounted for in the end, and none is in flight. Redis
 // forgets nothing here: see the README for one that does.
 func TestSoak_Streams(t *testing.T) {
-	binary, err := redistest.Find()
+	binary, err := servers.FindRedis()
 	if err != nil {
 		t.Skip(err)
 	}

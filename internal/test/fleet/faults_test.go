@@ -7,14 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/test/depth"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // TestFaults: whatever becomes of the store, all calls are answered, what is promised is admitted, and the fleet heals.
 func TestFaults(t *testing.T) {
-	binaries := redistest.All()
+	binaries := servers.AllRedis()
 	if len(binaries) == 0 {
-		t.Skip(redistest.ErrNone)
+		t.Skip(servers.ErrNoRedis)
 	}
 	path := program(t)
 	t.Log("\n" + Header)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 var builds string // where it is built, if it is
@@ -16,7 +16,7 @@ var built = sync.OnceValues(func() (_ string, err error) {
 	if builds, err = os.MkdirTemp("", "sluice-fleet-"); err != nil {
 		return "", err
 	}
-	return Build(builds)
+	return servers.BuildSluiced(builds)
 })
 
 // program returns the path of `sluice`, built once, for tests that run fleets in real time.
@@ -48,9 +48,9 @@ func start(t *testing.T, rules string, n int, addr string, args ...string) *Flee
 }
 
 // anyServer starts the server in the PATH.
-func anyServer(t *testing.T, options ...string) *redistest.Server {
+func anyServer(t *testing.T, options ...string) *servers.Redis {
 	t.Helper()
-	return redistest.Start(t, options...)
+	return servers.StartRedis(t, options...)
 }
 
 // twice runs a test of what a busy machine can spoil once more, if it fails, and says how both ended.

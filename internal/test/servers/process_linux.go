@@ -1,4 +1,4 @@
-package redistest
+package servers
 
 import "syscall"
 
@@ -6,7 +6,7 @@ import "syscall"
 func ending() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
 // Stop halts the server, which then answers nothing and keeps its connections, until Continue.
-func (s *Server) Stop() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *Redis) Stop() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Continue ends a Stop.
-func (s *Server) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Redis) Continue() error { return s.cmd.Process.Signal(syscall.SIGCONT) }

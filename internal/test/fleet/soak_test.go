@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/test/depth"
-	"github.com/sluice-go/sluice/internal/test/redistest"
 	"github.com/sluice-go/sluice/internal/test/seeded"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // logged is the test's log.
@@ -19,7 +19,7 @@ func (l logged) Write(b []byte) (int, error) {
 
 // TestSoak: what each key admits is within the promise, whatever faults come, and the services do not grow.
 func TestSoak(t *testing.T) {
-	binary, err := redistest.Find()
+	binary, err := servers.FindRedis()
 	if err != nil {
 		t.Skip(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // A Fault is one of those that a store can have, while a fleet of two is loaded.
@@ -35,8 +35,8 @@ type Fault struct {
 type bench struct {
 	store  *Store
 	fleet  *Fleet
-	target *redistest.Server // that has the key of the load
-	clock  string            // a file: what the clock of servers is off by
+	target *servers.Redis // that has the key of the load
+	clock  string         // a file: what the clock of servers is off by
 	rules  string
 }
 
@@ -117,7 +117,9 @@ func (b *bench) reload(rules string) error {
 		return err
 	}
 	for _, s := range b.fleet.Services {
-		s.Reload()
+		if err := s.Reload(); err != nil {
+			return err
+		}
 		err := eventually("a service has the new rules", func() bool {
 			n, err := s.Metric("sluice_config_generation")
 			return err == nil && n >= 2
@@ -281,7 +283,7 @@ func (f Fault) run(b *bench, row *Row, lasts time.Duration) error {
 		}
 	}
 	for _, s := range b.fleet.Services {
-		lost, _ := s.modes()
+		lost, _ := s.Modes()
 		row.Lost += lost
 	}
 	time.Sleep(steady)
@@ -314,7 +316,7 @@ func (b *bench) watchReplicas() <-chan time.Time {
 }
 
 // holder returns the server that has the key of the day.
-func (b *bench) holder() (*redistest.Server, error) {
+func (b *bench) holder() (*servers.Redis, error) {
 	if b.store.Kind != Cluster {
 		return b.store.Servers[0], nil
 	}

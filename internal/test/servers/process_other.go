@@ -1,6 +1,6 @@
 //go:build !linux
 
-package redistest
+package servers
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 func ending() *syscall.SysProcAttr { return nil }
 
 // Stop is for Linux.
-func (s *Server) Stop() error { return errors.ErrUnsupported }
+func (s *Redis) Stop() error { return errors.ErrUnsupported }
 
 // Continue is for Linux.
-func (s *Server) Continue() error { return errors.ErrUnsupported }
+func (s *Redis) Continue() error { return errors.ErrUnsupported }

@@ -112,7 +112,7 @@ func (s *Soak) round(b *bench, t *totals, r *rand.Rand, round int, f Fault) erro
 	t.forgets += f.Forgets
 	t.lost = 0
 	for _, service := range b.fleet.Services {
-		lost, _ := service.modes() // since it began
+		lost, _ := service.Modes() // since it began
 		t.lost += lost
 	}
 	// On a busy machine services lose their store by themselves, and then each at another time.
@@ -200,7 +200,7 @@ func (b *bench) size() (size, error) {
 		if _, err := s.Get("debug", "/debug/pprof/heap?gc=1"); err != nil { // what is garbage is nobody's growth
 			return sum, err
 		}
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
 		if err != nil {
 			return sum, err
 		}

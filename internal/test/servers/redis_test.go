@@ -1,4 +1,4 @@
-package redistest
+package servers
 
 import (
 	"net"
@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestServer(t *testing.T) {
-	s := Start(t, "--requirepass", "secret")
-	other := &Server{Addr: s.Addr, Binary: s.Binary}
+func TestRedis(t *testing.T) {
+	s := StartRedis(t, "--requirepass", "secret")
+	other := &Redis{Addr: s.Addr, Binary: s.Binary}
 	require.ErrorIs(t, other.Restart(), errEnded, "its port is taken")
 	s.Kill()
 	_, err := net.Dial("tcp", s.Addr)
@@ -20,10 +20,10 @@ func TestServer(t *testing.T) {
 	c.Close()
 }
 
-func TestFind_None(t *testing.T) {
+func TestFindRedis_None(t *testing.T) {
 	t.Setenv("PATH", "")
-	_, err := Find()
-	require.Equal(t, ErrNone, err)
+	_, err := FindRedis()
+	require.Equal(t, ErrNoRedis, err)
 	t.Setenv("SLUICE_REDIS_SERVERS", "a:b")
-	require.Equal(t, []string{"a", "b"}, All())
+	require.Equal(t, []string{"a", "b"}, AllRedis())
 }

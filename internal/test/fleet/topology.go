@@ -14,13 +14,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/test/redistest"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // A Store is servers of Redis or Valkey, in one of the ways they are run. Services reach a single one by a proxy each.
 type Store struct {
 	Kind    string // single, sentinel or cluster
-	Servers []*redistest.Server
+	Servers []*servers.Redis
 	Proxies []*Proxy
 	URLs    []string // of service i, modulo their number
 	Version string
@@ -60,7 +60,7 @@ func Open(binary, kind string, n int, options ...string) (*Store, error) {
 }
 
 // Replicas returns the servers that began as replicas.
-func (s *Store) Replicas() []*redistest.Server {
+func (s *Store) Replicas() []*servers.Redis {
 	switch s.Kind {
 	case Sentinel:
 		return s.Servers[1:]
@@ -78,8 +78,8 @@ func (s *Store) Close() {
 }
 
 // start starts a server that ends with the store.
-func (s *Store) start(binary string, options ...string) (*redistest.Server, error) {
-	server, err := redistest.New(binary, options...)
+func (s *Store) start(binary string, options ...string) (*servers.Redis, error) {
+	server, err := servers.NewRedis(binary, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (s *Store) watch(binary, host, port string) (string, error) {
 		return "", err
 	}
 	s.ends = append(s.ends, func() { _ = os.RemoveAll(dir) })
-	free, err := redistest.FreePort()
+	free, err := servers.FreePort()
 	if err != nil {
 		return "", err
 	}

@@ -1,5 +1,5 @@
-// Package redistest starts private servers of Redis or Valkey on loopback, for tests and for examples.
-package redistest
+// Package servers starts private servers of Redis or Valkey on loopback, for tests and for examples.
+package servers
 
 import (
 	"bufio"
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A Server is a process of its own, without persistence.
-type Server struct {
+// A Redis is a process of its own, without persistence.
+type Redis struct {
 	Addr    string // HOST:PORT
 	Binary  string
 	Options []string
@@ -27,22 +27,22 @@ type Server struct {
 	done chan struct{} // closed when it has ended
 }
 
-// ErrNone is the error of Find if there is no server to start.
-var ErrNone = errors.New("there is no redis-server and no valkey-server; want one in the PATH: apt-get install redis-server")
+// ErrNoRedis is the error of FindRedis if there is no server to start.
+var ErrNoRedis = errors.New("there is no redis-server and no valkey-server; want one in the PATH: apt-get install redis-server")
 
-// Find returns the server in the PATH.
-func Find() (binary string, err error) {
+// FindRedis returns the server in the PATH.
+func FindRedis() (binary string, err error) {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
 		}
 	}
-	return "", ErrNone
+	return "", ErrNoRedis
 }
 
-// All lists the server in the PATH, if there is one, and those that SLUICE_REDIS_SERVERS names, separated by colons.
-func All() (binaries []string) {
-	if path, err := Find(); err == nil {
+// AllRedis lists the server in the PATH, if there is one, and those that SLUICE_REDIS_SERVERS names, separated by colons.
+func AllRedis() (binaries []string) {
+	if path, err := FindRedis(); err == nil {
 		binaries = append(binaries, path)
 	}
 	for _, path := range filepath.SplitList(os.Getenv("SLUICE_REDIS_SERVERS")) {
@@ -53,14 +53,14 @@ func All() (binaries []string) {
 	return binaries
 }
 
-// Start starts the server in the PATH for a test, which is skipped if there is none, and ends it after the test.
-func Start(tb testing.TB, options ...string) *Server {
+// StartRedis starts the server in the PATH for a test, which is skipped if there is none, and ends it after the test.
+func StartRedis(tb testing.TB, options ...string) *Redis {
 	tb.Helper()
-	binary, err := Find()
+	binary, err := FindRedis()
 	if err != nil {
 		tb.Skip(err)
 	}
-	s, err := New(binary, options...)
+	s, err := NewRedis(binary, options...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -68,14 +68,14 @@ func Start(tb testing.TB, options ...string) *Server {
 	return s
 }
 
-// New starts a server on a free port, with options of its own such as "--requirepass", "secret". The caller kills it.
-func New(binary string, options ...string) (*Server, error) {
+// NewRedis starts a server on a free port, with options of its own such as "--requirepass", "secret". The caller kills it.
+func NewRedis(binary string, options ...string) (*Redis, error) {
 	for range 20 { // another process may take the port first
 		port, err := FreePort()
 		if err != nil {
 			return nil, err
 		}
-		s := &Server{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Binary: binary, Options: options}
+		s := &Redis{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), Binary: binary, Options: options}
 		switch err := s.Restart(); {
 		case err == nil:
 			return s, nil
@@ -103,7 +103,7 @@ var errEnded = errors.New("the server has ended, or does not answer")
 
 // Restart starts a server that has been killed, at its address and without what it held, and waits until it
 // answers.
-func (s *Server) Restart() error {
+func (s *Redis) Restart() error {
 	dir, err := os.MkdirTemp("", "sluice-redis-")
 	if err != nil {
 		return err
@@ -149,8 +149,11 @@ func watch(out io.Reader, ready chan struct{}) {
 	}
 }
 
+// PID returns the number of the process.
+func (s *Redis) PID() int { return s.cmd.Process.Pid }
+
 // Kill ends the server at once, and waits for that.
-func (s *Server) Kill() {
+func (s *Redis) Kill() {
 	_ = s.cmd.Process.Kill()
 	<-s.done
 }
