@@ -19,14 +19,15 @@ import (
 	"time"
 )
 
-// BuildSluiced builds sluiced into a directory, and returns its path. It needs the workspace of the tree.
+// BuildSluiced builds sluiced into a directory, and returns its path. It has to be called somewhere in the tree.
 func BuildSluiced(dir string) (string, error) {
 	path := filepath.Join(dir, "sluiced")
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	out, err := exec.Command("go", "build", "-o", path, "github.com/sluice-go/sluice/cmd/sluiced").CombinedOutput()
-	if err != nil {
+	build := exec.Command("go", "build", "-o", path, "github.com/sluice-go/sluice/cmd/sluiced")
+	build.Env = append(os.Environ(), "GOWORK=") // the one of the tree, in a module outside of it, too
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil

@@ -13,12 +13,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 const usage = `usage: GOWORK=off go run ./cost [--shared] [--rounds N] [--calls N] [NAME=PROGRAM...]
@@ -72,21 +72,9 @@ func rulesWith(n, limit int) string {
 	return b.String()
 }
 
-// build builds sluiced of this tree.
-func build(dir string) (string, error) {
-	program := filepath.Join(dir, "sluiced")
-	cmd := exec.Command("go", "build", "-o", program, "./cmd/sluiced")
-	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "GOWORK=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building sluiced: %w\n%s", err, out)
-	}
-	return program, nil
-}
-
 // subjects starts all servers.
 func (b *bench) subjects(ctx context.Context, others []string) (list []*subject, err error) {
-	b.program, err = build(b.dir)
+	b.program, err = servers.BuildSluiced(b.dir)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // The shared mode: envoyproxy/ratelimit and `sluiced serve` count in one redis-server, by turns. A decision is a descriptor
@@ -131,7 +132,7 @@ func openShared(ctx context.Context, dir string, others []string, flags ...strin
 			b.close()
 		}
 	}()
-	if b.program, err = build(dir); err != nil {
+	if b.program, err = servers.BuildSluiced(dir); err != nil {
 		return nil, err
 	}
 	if b.redis, err = b.tcpRedis(); err != nil {
