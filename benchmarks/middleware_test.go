@@ -78,7 +78,7 @@ func sluiceMiddleware(headers httplimit.Headers) func(next http.Handler) (http.H
 		if err != nil {
 			return nil, err
 		}
-		return limit(next), nil
+		return limit.Handler(next), nil
 	}
 }
 

@@ -6,9 +6,9 @@
 //		{Name: "per-client", Limiter: perClient, Key: byIP},
 //		{Name: "per-user", Limiter: perUser, Key: httplimit.ByBasicAuthUser()},
 //	}, OnKeyError: httplimit.KeyErrorSkip}) // who names no user goes by the address alone
-//	http.ListenAndServe(addr, limit(mux))
+//	http.ListenAndServe(addr, limit.Handler(mux))
 //
-// The middleware has the usual shape, func(http.Handler) http.Handler, so it fits
+// Judge.Handler is a middleware of the usual shape, func(http.Handler) http.Handler, so it fits
 // net/http and chi as it is. For echo there are echolimit (v5) and echov4limit, for gin
 // ginlimit, and for fiber (v3) fiberlimit, modules of their own: their handlers say how a
 // request ended in ways that a middleware of net/http does not see. [Judge] is what they are made

@@ -50,7 +50,7 @@ func ExampleConfig_log() {
 			}
 		},
 	}))
-	handler := limit(http.NotFoundHandler())
+	handler := limit.Handler(http.NotFoundHandler())
 	for _, user := range []string{"ann", "bob", "ann", "bob", "ann", "bob", "bob"} {
 		asUser(handler, user, "secret")
 	}

@@ -39,7 +39,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	handler := limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
 	for range 3 {
 		w := asUser(handler, "ann", "secret")
 		fmt.Println(w.Code, w.Header().Get("RateLimit"), w.Body)
@@ -68,7 +68,7 @@ func ExampleConfig_settle() {
 		fmt.Println(err)
 		return
 	}
-	login := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	login := limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != "secret" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -109,7 +109,7 @@ func ExampleConfig_onDenied() {
 		fmt.Println(err)
 		return
 	}
-	handler := limit(http.NotFoundHandler())
+	handler := limit.Handler(http.NotFoundHandler())
 	asUser(handler, "ann", "secret")
 	fmt.Println(asUser(handler, "ann", "secret").Body)
 	// Output:
@@ -132,7 +132,7 @@ func ExamplePolicy_limit() {
 		fmt.Println(err)
 		return
 	}
-	handler := limit(http.NotFoundHandler())
+	handler := limit.Handler(http.NotFoundHandler())
 	authenticated := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, _, _ := r.BasicAuth(); user == "ann" {
 			r = r.WithContext(context.WithValue(r.Context(), paid{}, sluice.PerHour(3)))
@@ -155,7 +155,7 @@ func ExamplePolicy_limit() {
 func ExampleJudge() {
 	type login struct{ Name, Password string }
 	type known struct{} // the key in the request's context
-	judge, err := httplimit.NewJudge(httplimit.Config{Policies: []httplimit.Policy{{
+	judge, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{
 		Name: "logins", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)})),
 		Key: func(r *http.Request) (string, error) { return r.Context().Value(known{}).(login).Name, nil },
 	}}})

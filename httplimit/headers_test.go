@@ -413,7 +413,7 @@ func TestHeaders_FieldsAreBounded(t *testing.T) {
 			refused++
 			continue
 		}
-		h := get(limit(ok200)).Header()
+		h := get(limit.Handler(ok200)).Header()
 		require.NotEmpty(t, h.Get("RateLimit"))
 		require.LessOrEqual(t, len(h.Get("RateLimit"))+len(h.Get("RateLimit-Policy")), 8<<10)
 	}

@@ -218,17 +218,6 @@ func configErrorf(field, format string, args ...any) *ConfigError {
 	return &ConfigError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// New returns a middleware: a function that puts the policies in front of a handler.
-// The handlers that it returns share the policies and their budgets, and are safe for
-// concurrent use. The error is a *ConfigError. Later changes to c have no effect.
-func New(c Config) (func(http.Handler) http.Handler, error) {
-	j, err := NewJudge(c)
-	if err != nil {
-		return nil, err
-	}
-	return j.Handler, nil
-}
-
 func (c *Config) validate() error {
 	if c.OnKeyError > KeyErrorSkip {
 		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)

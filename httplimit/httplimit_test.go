@@ -76,7 +76,7 @@ func TestNew_RefusesWhatCannotBeMeant(t *testing.T) {
 		Headers: httplimit.Headers{RetryJitter: time.Hour, RateLimit: httplimit.Draft11, PartitionKey: pk},
 	})
 	require.NoError(t, err)
-	assert.PanicsWithValue(t, "httplimit: the handler behind the middleware is nil; want a handler", func() { limit(nil) })
+	assert.PanicsWithValue(t, "httplimit: the handler behind the middleware is nil; want a handler", func() { limit.Handler(nil) })
 }
 
 // farAway is a Remote that tells its algorithm.

@@ -244,7 +244,7 @@ func TestInFlight_LongerThanThePeriod(t *testing.T) {
 // back, in any order.
 func TestVerdict_HoldAndEnd(t *testing.T) {
 	atOnce, _, c := requestsAtOnce(t)
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	require.NoError(t, err)
 	decide := func() *httplimit.Verdict { return judge.Decide(http.Header{}, httptest.NewRequest("GET", "/", nil)) }
 	left := func() int { return atOnce.Key("k").Peek(0).Remaining }
@@ -283,7 +283,7 @@ func TestVerdict_HoldAndEnd(t *testing.T) {
 	require.Equal(t, 2, left())
 
 	c.Policies, c.Skip = c.Policies[:1], func(*http.Request) bool { return true }
-	judge, err = httplimit.NewJudge(c)
+	judge, err = httplimit.New(c)
 	require.NoError(t, err)
 	v = decide()
 	require.Same(t, w, v.Writer(w))

@@ -61,7 +61,7 @@ func TestInFlight_EachCallbackPanics(t *testing.T) {
 			hook(&c)
 			called := 0
 			handler := wrap(t, c, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called++ }))
-			judge, err := httplimit.NewJudge(c)
+			judge, err := httplimit.New(c)
 			require.NoError(t, err)
 			for range 3 {
 				require.PanicsWithValue(t, "boom", func() { get(handler) }, name)
@@ -104,7 +104,7 @@ func TestInFlight_OnCountedTwicePanics(t *testing.T) {
 	c.OnCountedTwice = func(*http.Request) { panic("boom") }
 	limit, err := httplimit.New(c)
 	require.NoError(t, err)
-	twice := limit(limit(ok200))
+	twice := limit.Handler(limit.Handler(ok200))
 	for range 3 {
 		require.PanicsWithValue(t, "boom", func() { get(twice) })
 		require.Equal(t, 2, atOnce.Key("k").Peek(0).Remaining)

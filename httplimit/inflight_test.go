@@ -70,7 +70,7 @@ func TestInFlight_UntilTheHandlerIsDone(t *testing.T) {
 // TestInFlight_ByTheJudge: a Verdict is settled once, also without Config.Settle.
 func TestInFlight_ByTheJudge(t *testing.T) {
 	atOnce, _, c := requestsAtOnce(t)
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	require.NoError(t, err)
 	r := httptest.NewRequest("GET", "/", nil)
 	first, second := judge.Decide(http.Header{}, r), judge.Decide(http.Header{}, r)

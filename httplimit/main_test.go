@@ -42,7 +42,7 @@ func wrap(t testing.TB, c httplimit.Config, next http.Handler) http.Handler {
 	t.Helper()
 	limit, err := httplimit.New(c)
 	require.NoError(t, err)
-	return limit(next)
+	return limit.Handler(next)
 }
 
 // get sends a request with headers given as name, value, ... to h.

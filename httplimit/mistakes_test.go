@@ -115,8 +115,8 @@ func TestMiddleware_ARequestCountedTwice(t *testing.T) {
 		require.NoError(t, err)
 		mux := http.NewServeMux()
 		mux.Handle("/once", copies(ok200))
-		mux.Handle("/twice", http.StripPrefix("", copies(limit(ok200))))
-		handler := limit(mux)
+		mux.Handle("/twice", http.StripPrefix("", copies(limit.Handler(ok200))))
+		handler := limit.Handler(mux)
 		ask := func(path string) {
 			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
 		}

@@ -28,7 +28,7 @@ func Example_server() {
 		Policies: []httplimit.Policy{{Name: "per-client", Limiter: perClient, Key: byIP}},
 		Headers:  httplimit.Headers{RateLimitPolicy: httplimit.Draft11, RateLimit: httplimit.Draft11},
 	}))
-	log.Fatal(http.ListenAndServe("localhost:8080", limit(mux))) // chi: router.Use(limit)
+	log.Fatal(http.ListenAndServe("localhost:8080", limit.Handler(mux))) // chi: router.Use(limit.Handler)
 }
 
 func Example_client() {

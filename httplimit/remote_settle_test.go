@@ -90,7 +90,7 @@ func TestRemote_SettleOfAll(t *testing.T) {
 	for _, decides := range []bool{false, true} {
 		clock := newClock()
 		lim, remote, fails := gcra(t, sluice.PerMinute(5), clock), newFar(t, sluice.Config{Limit: sluice.PerMinute(5)}), newFar(t, sluice.Config{Limit: sluice.PerMinute(5)})
-		judge, err := httplimit.NewJudge(httplimit.Config{
+		judge, err := httplimit.New(httplimit.Config{
 			Policies: []httplimit.Policy{{Name: "fails", Remote: fails, Key: oneKey}, {Name: "far", Remote: remote, Key: oneKey}, {Name: "local", Limiter: lim, Key: oneKey}},
 			Settle:   func(*http.Request, int) int { return 0 },
 		})

@@ -14,7 +14,7 @@ func TestSurface(t *testing.T) {
 			if err != nil {
 				return surfaces.Door{}, err
 			}
-			url := surfaces.Listen(t, surfaces.Around(s, limit(surfaces.NewHandler(s))))
+			url := surfaces.Listen(t, surfaces.Around(s, limit.Handler(surfaces.NewHandler(s))))
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, url)}, nil
 		},
 		Cannot: surfaces.HTTPCannot(map[string]string{

@@ -103,7 +103,7 @@ func newLimitedServer(t *testing.T, c Config, limit sluice.Limit, protocols *htt
 	}
 	middleware, err := New(c)
 	require.NoError(t, err)
-	s.Server = httptest.NewUnstartedServer(middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewUnstartedServer(middleware.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, r.Body)
 	})))
 	s.Listener.Close()

@@ -12,7 +12,7 @@ import (
 )
 
 // A Judge decides on requests by the policies of a Config. Its Handler is the middleware
-// of New. For frameworks whose handlers do not write their status to the ResponseWriter
+// for net/http. For frameworks whose handlers do not write their status to the ResponseWriter
 // of a middleware, because they return errors, or keep one of their own, its Decide is
 // what to build a middleware of (echolimit, ginlimit and fiberlimit are):
 //
@@ -27,7 +27,7 @@ import (
 // A response that streams on when its handler has returned is for Verdict.Hold, an error that somebody else may answer
 // for Verdict.End. Both are about InFlight policies only.
 //
-// It is safe for concurrent use and must be made by NewJudge.
+// It is safe for concurrent use and must be made by New.
 type Judge struct {
 	config   Config
 	policies []policy
@@ -38,8 +38,9 @@ type Judge struct {
 	twice    countedTwice
 }
 
-// NewJudge returns a judge. The error is a *ConfigError. Later changes to c have no effect.
-func NewJudge(c Config) (*Judge, error) {
+// New returns a judge: limit.Handler(mux) is a handler with the policies in front of it. All its handlers share the policies
+// and their budgets. The error is a *ConfigError. Later changes to c have no effect.
+func New(c Config) (*Judge, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}

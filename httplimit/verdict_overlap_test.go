@@ -94,7 +94,7 @@ func TestSettle_OfManyThatOverlap(t *testing.T) {
 // freeJudge judges requests that cost nothing in the end.
 func freeJudge(t *testing.T, lim *sluice.Limiter, cost func() int) *httplimit.Judge {
 	t.Helper()
-	return sluice.Must(httplimit.NewJudge(httplimit.Config{
+	return sluice.Must(httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey, Cost: func(*http.Request) int { return cost() }}},
 		Settle:   func(*http.Request, int) int { return 0 },
 	}))

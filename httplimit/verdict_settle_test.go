@@ -323,7 +323,7 @@ func TestSettle_NotOfADenialWhoseHookPanics(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h := limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	call := func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) }
 	call()
 	require.Panics(t, call)

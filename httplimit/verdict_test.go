@@ -132,7 +132,7 @@ func TestDecide_AgreesWithTheMiddleware(t *testing.T) {
 		}
 		c, inner := config()
 		d, byHands := config()
-		judge, err := httplimit.NewJudge(d)
+		judge, err := httplimit.New(d)
 		require.NoError(t, err)
 		status := 200
 		next := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
@@ -168,7 +168,7 @@ func TestVerdict_SettlesOnce(t *testing.T) {
 		Policies: []httplimit.Policy{{Name: "p", Limiter: lim, Key: oneKey}},
 		Settle:   func(_ *http.Request, status int) int { asked = append(asked, status); return cost },
 	}
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	require.NoError(t, err)
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	v := judge.Decide(http.Header{}, r)
@@ -188,19 +188,19 @@ func TestVerdict_SettlesOnce(t *testing.T) {
 
 	c.Settle = nil
 	c.Skip = func(*http.Request) bool { return true }
-	judge, err = httplimit.NewJudge(c)
+	judge, err = httplimit.New(c)
 	require.NoError(t, err)
 	v = judge.Decide(http.Header{}, r)
 	assert.Equal(t, httplimit.Decision{Allowed: true, Remaining: math.MaxInt}, v.Decision)
 	v.Settle(200)
 }
 
-func TestNewJudge_RefusesWhatNewRefuses(t *testing.T) {
-	_, err := httplimit.NewJudge(httplimit.Config{})
+func TestJudge_Errors(t *testing.T) {
+	_, err := httplimit.New(httplimit.Config{})
 	var e *httplimit.ConfigError
 	require.True(t, errors.As(err, &e))
 	assert.Equal(t, "Config.Policies", e.Field)
-	judge, err := httplimit.NewJudge(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(2), newClock()), Key: oneKey}}})
+	judge, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.PerMinute(2), newClock()), Key: oneKey}}})
 	require.NoError(t, err)
 	assert.PanicsWithValue(t, "httplimit: the handler behind the middleware is nil; want a handler", func() { judge.Handler(nil) })
 	assert.Equal(t, 200, get(judge.Handler(ok200)).Code)
@@ -208,7 +208,7 @@ func TestNewJudge_RefusesWhatNewRefuses(t *testing.T) {
 
 func ExampleJudge_Decide() {
 	logins := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(5)}))
-	judge, err := httplimit.NewJudge(httplimit.Config{
+	judge, err := httplimit.New(httplimit.Config{
 		Policies: []httplimit.Policy{{Name: "logins", Limiter: logins, Key: httplimit.ByBasicAuthUser()}},
 		Settle: func(_ *http.Request, status int) int {
 			if status == http.StatusOK {

@@ -49,5 +49,5 @@ func Example_http() {
 		log.Fatal(err)
 	}
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
-	log.Print(http.ListenAndServe("localhost:8080", limit(hello)))
+	log.Print(http.ListenAndServe("localhost:8080", limit.Handler(hello)))
 }

@@ -49,7 +49,7 @@ func TestHTTP(t *testing.T) {
 						Settle: func(_ *http.Request, status int) int { return map[int]int{http.StatusOK: -1}[status] },
 					})
 					require.NoError(t, err)
-					replicas[i] = limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					replicas[i] = limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						if r.Header.Get("Free") != "" {
 							w.WriteHeader(http.StatusNoContent)
 						}
@@ -99,7 +99,7 @@ func TestHTTP_SettleInDebt(t *testing.T) {
 			})
 			require.NoError(t, err)
 			w := httptest.NewRecorder()
-			limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 			require.Equal(t, http.StatusOK, w.Code)
 			d, err := shared.Peek(context.Background(), path, 1)
 			require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestHTTP_WithoutRedis(t *testing.T) {
 	for remote, want := range map[httplimit.Remote][]int{shared: {503, 503, 503}, tier: {200, 200, 429}} {
 		limit, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{{Name: "p", Remote: remote, Key: byPath}}})
 		require.NoError(t, err)
-		handler := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		handler := limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		for _, status := range want {
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/k", nil))

@@ -47,7 +47,7 @@ func TestLossy_Settle(t *testing.T) {
 		})
 		require.NoError(t, err)
 		served := 0
-		handler := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		handler := limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			served++
 			maybe(r, 4) // of what Settle asks
 		}))

@@ -70,7 +70,7 @@ func newHandler(clock sluice.Clock) (http.Handler, error) {
 	}
 	router := chi.NewRouter()
 	router.Get("/health", func(http.ResponseWriter, *http.Request) {}) // not limited
-	router.With(limit).Get("/hello", func(w http.ResponseWriter, _ *http.Request) {
+	router.With(limit.Handler).Get("/hello", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]string{"hello": "world"}) // to a client that may be gone
 	})

@@ -20,7 +20,7 @@ func TestChi_OneBudgetForEachRoute(t *testing.T) {
 	router := chi.NewRouter()
 	router.Use(middleware.CleanPath, middleware.StripSlashes)
 	served := 0
-	router.With(limit).Get("/x", func(http.ResponseWriter, *http.Request) { served++ })
+	router.With(limit.Handler).Get("/x", func(http.ResponseWriter, *http.Request) { served++ })
 	for _, path := range []string{"/x", "//x", "/x/", "///x", "/./x", "/a/../x", "/x"} {
 		r := httptest.NewRequest(http.MethodGet, "http://h"+path, nil)
 		w := httptest.NewRecorder()

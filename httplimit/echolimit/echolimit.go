@@ -34,7 +34,7 @@ import (
 // httplimit.ByPattern counts by the path of the route, without a method, such as /items/:id, which
 // echo sets as the request's Pattern. In Echo.Pre there is none yet.
 func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	if err != nil {
 		return nil, err
 	}

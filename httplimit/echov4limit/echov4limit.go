@@ -32,7 +32,7 @@ import (
 // httplimit.ByPattern counts by the path of the route, without a method, such as /items/:id: the
 // middleware sets it as the request's Pattern. In Echo.Pre there is none yet.
 func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	if err != nil {
 		return nil, err
 	}

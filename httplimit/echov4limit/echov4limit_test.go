@@ -98,7 +98,7 @@ func TestEcho_WrapMiddlewareDoesNotSeeErrors(t *testing.T) {
 	c, told := logins.Config(t)
 	limit, err := httplimit.New(c)
 	require.NoError(t, err)
-	url := newServer(t, failures["an error of echo's"].Fail, echo.WrapMiddleware(limit))
+	url := newServer(t, failures["an error of echo's"].Fail, echo.WrapMiddleware(limit.Handler))
 	assert.Equal(t, http.StatusUnauthorized, logins.Fail(t, url))
 	assert.Equal(t, []int{200}, *told)
 }

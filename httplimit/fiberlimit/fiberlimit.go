@@ -45,7 +45,7 @@ import (
 // With httplimit.Config.Explain, httplimit.DecisionFromContext finds the decision in the
 // context of the fiber.Ctx.
 func New(c httplimit.Config) (fiber.Handler, error) {
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,7 @@ func TestFiber_FieldsThatAreThereTwice(t *testing.T) {
 			if adapted {
 				middleware, err := httplimit.New(c)
 				require.NoError(t, err)
-				limit = adaptor.HTTPMiddleware(middleware)
+				limit = adaptor.HTTPMiddleware(middleware.Handler)
 			} else {
 				var err error
 				limit, err = fiberlimit.New(c)

@@ -30,7 +30,7 @@ import (
 // httplimit.ByPattern counts by the path of the route, without a method, such as /items/:id: the
 // middleware sets it as the request's Pattern. A path without a route has none.
 func New(c httplimit.Config) (gin.HandlerFunc, error) {
-	judge, err := httplimit.NewJudge(c)
+	judge, err := httplimit.New(c)
 	if err != nil {
 		return nil, err
 	}
