@@ -215,6 +215,9 @@ func (l *Limiter) Config() Config { return *l.made().config.Load() }
 // serials numbers limiters, for an order in which all TakeAll hold their keys.
 var serials atomic.Uint64
 
+// holds reports whether the limiter is of InFlight.
+func (l *Limiter) holds() bool { return l.config.Load().Algorithm == InFlight }
+
 // Stats returns the counters.
 func (l *Limiter) Stats() Stats {
 	l.made()
@@ -237,6 +240,3 @@ func (l *Limiter) count(id uint64, out outcome) {
 		l.tally.count(id>>l.shift, out)
 	}
 }
-
-// holds reports whether the limiter is of InFlight.
-func (l *Limiter) holds() bool { return l.config.Load().Algorithm == InFlight }

@@ -262,6 +262,7 @@ func TestLimiter_NotMadeByNew(t *testing.T) {
 			"Restore":   func() { _ = l.Restore(new(bytes.Buffer)) },
 			"Config":    func() { l.Config() },
 			"Stats":     func() { l.Stats() },
+			"Metrics":   func() { l.Metrics("k") },
 			"Len":       func() { l.Len() },
 			"Sweep":     func() { l.Sweep() },
 			"WorstCase": func() { l.WorstCase(1) },

@@ -210,7 +210,7 @@ func (l *Limiter) putUnderLocked(s *shard, rec *ledger.Record, id uint64, to pla
 		l.forgetLocked(s, rec, c, id, live, counted)
 		return
 	}
-	p := to.terms.policyFor(from, key, now)
+	p := to.terms.variantFor(from, key, now)
 	next := &cell{policy: p, kept: to.kept}
 	next.id.Store(id)
 	next.word.Store(elsewhere)
@@ -282,114 +282,4 @@ func (l *Limiter) forgetLocked(s *shard, rec *ledger.Record, c *cell, id uint64,
 		s.count.Add(-1)
 	}
 	rec.Forget()
-}
-
-// restore adds an entry of a key that is under the terms; with keeps, it is kept on them.
-func (l *Limiter) restore(id uint64, keeps bool, tm *terms, from *policy, e state) {
-	s, rec := l.lockKey(id)
-	defer l.unlockKey(s, rec, id)
-	at := l.locate(id)
-	kept := at.cell.keptOn()
-	to := placement{kept: kept, terms: tm}
-	switch {
-	case kept != nil:
-		to.terms = kept
-	case keeps:
-		to.kept = tm
-	}
-	now := max(l.clock.Now(), 0)
-	if from.idleBy(e, now) {
-		e.word = 0
-	}
-	if at.nowhere() && to.kept == nil {
-		if e.word != 0 {
-			l.restoreNewLocked(s, id, to.terms, from, e, now)
-			rec.Forget()
-		}
-		return
-	}
-	if at.slot != nil && kept == to.kept {
-		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
-			return // the key stays where it is
-		}
-	}
-	l.putUnderLocked(s, rec, id, to, func(p *policy, other state, tracked bool, now int64) (*policy, state, bool) {
-		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
-			return p, other, false
-		}
-		return from, e, true
-	})
-}
-
-// restoreNewLocked adds an entry of a key that is not tracked.
-func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e state, now int64) {
-	if !l.roomLocked(s, id, now, false) {
-		return
-	}
-	p, t := tm.policyFor(from, e, now), l.tableOf(id)
-	if mark, _ := t.lookup(id); mark == nil && p == t.policy {
-		t.adopt(id, from, e, now)
-		t.idleSooner()
-		s.count.Add(1)
-		l.arm()
-		return
-	}
-	c := &cell{policy: p}
-	c.id.Store(id)
-	c.adopt(from, e, now)
-	l.putCellLocked(s, c)
-	l.markLocked(s, id)
-}
-
-// stricter compares two states of a key, e under the policy from and other under p. It
-// reports whether more counts against e now, or as much for longer.
-func (p *policy) stricter(from *policy, e, other state, now int64) bool {
-	mine := p.adopted(from, e, now)
-	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
-}
-
-// lookUp finds the key, and the terms that a call through k goes by. If neither k nor a cell
-// has terms, the call goes by the terms of the table.
-func (k Key) lookUp() (at spot, tm *terms) {
-	at = k.lim.locate(k.id)
-	if k.terms == nil && at.cell == nil {
-		return at, at.policy.of
-	}
-	return at, k.termsOf(at.cell)
-}
-
-// termsOf returns the terms that a call through k, whose cell is c or nil, goes by.
-func (k Key) termsOf(c *cell) *terms {
-	switch kept := c.keptOn(); {
-	case k.terms != nil:
-		return k.terms
-	case kept != nil:
-		return kept
-	case c != nil && c.policy.of == k.lim.current.Load().of:
-		return c.policy.of // while SetLimit runs, until it has moved the cell, as with a table
-	}
-	return k.lim.own.Load()
-}
-
-// policyFor returns the policy that a call through k goes by. With put, it puts a key that is tracked under another
-// policy under this one. Without put, it returns the policy that the key is under if it is tracked.
-func (k Key) policyFor(put bool) *policy {
-	if k.terms == nil && k.lim.shardOf(k.id).cell(k.id) == nil {
-		return k.lim.tableOf(k.id).policy // as for nearly all keys, in half the time
-	}
-	for {
-		at, tm := k.lookUp()
-		switch {
-		case at.policy.of == tm:
-			return at.policy
-		case at.nowhere():
-			return tm.policyFor(at.policy, state{}, 0)
-		case !put:
-			return at.policy
-		}
-		k.lim.putUnder(k.id, func(kept *terms) (placement, bool) {
-			at, tm := k.lookUp() // again: the limit may have changed since the first lookUp
-			return placement{kept, tm}, at.policy.of != tm && !at.nowhere()
-		})
-	}
 }

@@ -84,9 +84,9 @@ func newAlgorithm(c Config, reach int) (algorithm, wideAlgorithm, *ConfigError) 
 	case LeakyBucket:
 		alg, err = newLeakyBucket(l)
 	case SlidingWindow:
-		alg, wide, err = newSlidingWindow(l, c.Offset, reach, false)
+		alg, wide, err = newSlidingWindow(l, c.Offset, reach)
 	case InFlight:
-		alg, wide, err = newSlidingWindow(l, 0, reach, true)
+		alg, wide, err = newInFlight(l, reach)
 	case SlidingLog:
 		wide, err = newSlidingLog(l, reach)
 	case FixedWindow:

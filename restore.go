@@ -247,3 +247,67 @@ func (p *policy) sound(e state) bool {
 	}
 	return e.tail[0].Load() <= math.MaxInt64
 }
+
+// restore adds an entry of a key that is under the terms; with keeps, it is kept on them.
+func (l *Limiter) restore(id uint64, keeps bool, tm *terms, from *policy, e state) {
+	s, rec := l.lockKey(id)
+	defer l.unlockKey(s, rec, id)
+	at := l.locate(id)
+	kept := at.cell.keptOn()
+	to := placement{kept: kept, terms: tm}
+	switch {
+	case kept != nil:
+		to.terms = kept
+	case keeps:
+		to.kept = tm
+	}
+	now := max(l.clock.Now(), 0)
+	if from.idleBy(e, now) {
+		e.word = 0
+	}
+	if at.nowhere() && to.kept == nil {
+		if e.word != 0 {
+			l.restoreNewLocked(s, id, to.terms, from, e, now)
+			rec.Forget()
+		}
+		return
+	}
+	if at.slot != nil && kept == to.kept {
+		if other, _ := at.read(); e.word == 0 || !at.policy.stricter(from, e, other, now) {
+			return // the key stays where it is
+		}
+	}
+	l.putUnderLocked(s, rec, id, to, func(p *policy, other state, tracked bool, now int64) (*policy, state, bool) {
+		if e.word == 0 || tracked && !p.stricter(from, e, other, now) {
+			return p, other, false
+		}
+		return from, e, true
+	})
+}
+
+// restoreNewLocked adds an entry of a key that is not tracked.
+func (l *Limiter) restoreNewLocked(s *shard, id uint64, tm *terms, from *policy, e state, now int64) {
+	if !l.roomLocked(s, id, now, false) {
+		return
+	}
+	p, t := tm.variantFor(from, e, now), l.tableOf(id)
+	if mark, _ := t.lookup(id); mark == nil && p == t.policy {
+		t.adopt(id, from, e, now)
+		t.idleSooner()
+		s.count.Add(1)
+		l.arm()
+		return
+	}
+	c := &cell{policy: p}
+	c.id.Store(id)
+	c.adopt(from, e, now)
+	l.putCellLocked(s, c)
+	l.markLocked(s, id)
+}
+
+// stricter compares two states of a key, e under the policy from and other under p. It
+// reports whether more counts against e now, or as much for longer.
+func (p *policy) stricter(from *policy, e, other state, now int64) bool {
+	mine := p.adopted(from, e, now)
+	return cmp.Or(cmp.Compare(p.rank(mine, now), p.rank(other, now)), cmp.Compare(p.idleAt(mine), p.idleAt(other))) > 0
+}

@@ -36,26 +36,33 @@ type slidingWindow struct {
 type counts struct{ number, cur, prev uint64 }
 
 // newSlidingWindow returns the one-word packing if it lasts as long as the clock,
-// and else the wide one.
-//
-// The counts go up to reach, which is at least the limit. With whole they are those of InFlight.
-func newSlidingWindow(l Limit, offset time.Duration, reach int, whole bool) (algorithm, wideAlgorithm, *ConfigError) {
+// and else the wide one. The counts go up to reach, which is at least the limit.
+func newSlidingWindow(l Limit, offset time.Duration, reach int) (algorithm, wideAlgorithm, *ConfigError) {
+	a, fits, err := newSlidingCounts(l, offset, reach)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case fits:
+		return &slidingWindowWord{a}, nil, nil
+	}
+	return nil, &slidingWindowWide{a}, nil
+}
+
+// newSlidingCounts says whether the counts fit into a word.
+func newSlidingCounts(l Limit, offset time.Duration, reach int) (a slidingWindow, fits bool, err *ConfigError) {
 	b := bits.Len(uint(reach))
-	a := slidingWindow{limit: uint64(l.Rate), whole: whole}
+	a.limit = uint64(l.Rate)
 	var ok bool
 	if _, ok = newWindow(l.Period, offset, 64, 2*b, math.MaxInt64); ok {
 		a.bits = countBits(l.Period, offset, 64, b, 2)
 		a.window, _ = newWindow(l.Period, offset, 64, 2*a.bits, math.MaxInt64)
-		if whole {
-			return &inFlight{slidingWindowWord{a}}, nil, nil
-		}
-		return &slidingWindowWord{a}, nil, nil
+		return a, true, nil
 	}
 	a.bits = countBits(l.Period, offset, wideBits, b, 1)
 	if a.window, ok = newWindow(l.Period, offset, wideBits, a.bits, minHorizon); ok {
-		return nil, &slidingWindowWide{a}, nil
+		return a, false, nil
 	}
-	return nil, nil, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
+	return a, false, configErrorf("Limit.Rate", "%d per %v: the count leaves too few of 64 bits for the number of the window, which would run out before 2043; want at most %d",
 		l.Rate, l.Period, largestRate(l.Period, offset, wideBits))
 }
 
@@ -383,50 +390,12 @@ func (a *slidingWindowWide) rank(key state, now int64) uint64 {
 	return a.used(a.roll(a.unpackWide(key), now))
 }
 
-// inFlight is the one-word packing of InFlight: the sliding window counter, with the units of the previous window
-// counted in full. So a charge in window k counts until window k+2 begins, unless it is given back before:
-//
-//	admit n at t:  prev + cur + n <= limit
-//
-// The number of the window is the stamp of the charge, by which it is taken out: see slidingWindow.
-type inFlight struct{ slidingWindowWord }
-
-func (a *inFlight) charge(word uint64, now int64, cost int) (uint64, bool) {
-	c, _ := a.roll(a.unpack(word), now)
-	if c.cur+c.prev+uint64(cost) > a.limit {
-		return word, false
-	}
-	c.cur += uint64(cost)
-	return a.pack(c), true
-}
-
-// moveOut takes n units out of the window that begins at start, at now, and with renew charges them to the window of now
-// instead, which begins at next. ok is false if the window does not hold them, or no longer counts.
-func (a *slidingWindow) moveOut(c counts, now int64, start, n uint64, renew bool) (_ counts, next uint64, ok bool) {
-	c, _ = a.roll(c, now)
-	switch next = c.number * a.period; {
-	case next == start && c.cur >= n:
-		c.cur -= n
-	case next == start+a.period && c.prev >= n:
-		c.prev -= n
-	default:
-		return c, 0, false
-	}
-	if renew {
-		c.cur += n
-	}
-	return c, next, true
-}
-
 // slidingOf returns the sliding window of an algorithm, or nil if it is another one.
 func slidingOf(a arithmetic) *slidingWindow {
-	switch a := a.(type) {
-	case *slidingWindowWord:
-		return &a.slidingWindow
-	case *slidingWindowWide:
-		return &a.slidingWindow
-	case *inFlight:
-		return &a.slidingWindow
+	if s, ok := a.(interface{ itself() *slidingWindow }); ok {
+		return s.itself()
 	}
 	return nil
 }
+
+func (a *slidingWindow) itself() *slidingWindow { return a }

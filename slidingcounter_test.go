@@ -31,7 +31,7 @@ func TestSlidingWindow_LayoutsAgree(t *testing.T) {
 	for range 300 {
 		limit := Per(1+rng.IntN(1000), time.Duration(1+rng.Int64N(int64(time.Hour))))
 		offset := time.Duration(rng.Int64N(int64(limit.Period)))
-		word, wide, err := newSlidingWindow(limit, offset, limit.Rate, false)
+		word, wide, err := newSlidingWindow(limit, offset, limit.Rate)
 		require.Nil(t, err)
 		require.Nil(t, wide)
 		a := word.(*slidingWindowWord).slidingWindow

@@ -110,31 +110,6 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 	return d
 }
 
-// Extend charges n further units to the receipt's key, if they are admitted now, all or none. They belong to the
-// receipt from then on: Settle and Cancel are about all units together. So a stream can ask for more while it grows, and is
-// cut where its limit is reached. Extend reports false, and charges nothing, for a receipt that is nil or settled, and for
-// an n below 1.
-func (r *Reservation) Extend(n int) bool {
-	if r == nil || n < 1 {
-		return false
-	}
-	r.extending.Lock()
-	defer r.extending.Unlock()
-	if r.settled.Load() {
-		return false
-	}
-	k := r.lim.key(r.id)
-	if p := r.lim.locate(r.id).policy; p.called() {
-		k.terms = p.of // the limit that the key has now
-	}
-	var one [1]*Reservation
-	if !TakeAllReceipts(one[:], nil, Charge{k, n}).Allowed {
-		return false
-	}
-	r.more = append(r.more, one[0])
-	return true
-}
-
 // PeekAll returns the decision that TakeAll would return, but charges nothing and tracks nothing. Like Peek it considers
 // neither MaxKeys, for keys that are not tracked, nor the effects of a denial.
 func PeekAll(charges ...Charge) (d AllDecision) {
@@ -168,7 +143,7 @@ func (c *claim) lookUnder() {
 	if from.idleBy(e, c.now) {
 		e.word = 0
 	}
-	c.policy = tm.policyFor(from, e, c.now)
+	c.policy = tm.variantFor(from, e, c.now)
 	c.state = c.policy.adopted(from, e, c.now)
 }
 
@@ -253,37 +228,3 @@ func (c *claim) settle(all bool) {
 // eachAhead is how many keys before its decision the slot of a key is fetched. With 8, and with
 // 32, a batch of a million keys takes as long, give or take 7% (BenchmarkAllowEach).
 const eachAhead = 16
-
-// AllowEach decides on each of the charges by itself, in their order, as Key.AllowN does, and
-// appends to dst whether it was admitted. It returns the extended slice, and allocates only if
-// dst has no room:
-//
-//	admitted = sluice.AllowEach(admitted[:0], charges...)
-//
-// The memory of the next keys is fetched meanwhile, so a decision on one of a million keys takes
-// about half the time in a batch of 16, and three quarters of it on a CoarseClock. The clock is
-// read once for all charges in a row whose keys are of one limiter. They are judged as if they
-// had all come at that time, so divide a large batch into parts. For charges that are made together
-// or not at all, see TakeAll.
-func AllowEach(dst []bool, charges ...Charge) []bool {
-	if len(charges) == 1 { // as fast as AllowN
-		return append(dst, charges[0].Key.AllowN(charges[0].Cost))
-	}
-	for i := range charges[:min(eachAhead, len(charges))] {
-		charges[i].Key.lim.made().lookAhead(charges[i].Key.id)
-	}
-	var lim *Limiter
-	var now int64
-	for i := range charges {
-		if next := i + eachAhead; next < len(charges) {
-			charges[next].Key.lim.made().lookAhead(charges[next].Key.id)
-		}
-		k := charges[i].Key
-		if k.lim != lim {
-			lim = k.lim
-			now = lim.now()
-		}
-		dst = append(dst, k.AllowAt(now, charges[i].Cost))
-	}
-	return dst
-}

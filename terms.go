@@ -43,10 +43,10 @@ func (p *policy) called() bool {
 	return p.of != nil && !p.of.own
 }
 
-// policyFor returns the policy of the terms for a key whose state under from is e. If the
+// variantFor returns the policy of the terms for a key whose state under from is e. If the
 // limit is constant, the policy has the base of from, but under the limiter's own terms the
 // last limit of the limiter that was not constant.
-func (tm *terms) policyFor(from *policy, e state, now int64) *policy {
+func (tm *terms) variantFor(from *policy, e state, now int64) *policy {
 	common, base := tm.common, tm.limit
 	if base.constant() {
 		if base = from.base; tm.own && !common.wordless() {
