@@ -322,15 +322,15 @@ func TestStatus_TakesNoAllocation(t *testing.T) {
 	})
 }
 
-// TestTakeAllReceipts_Allocations: a denial takes none.
-func TestTakeAllReceipts_Allocations(t *testing.T) {
+// TestTakeAllReservations_Allocations: a denial takes none.
+func TestTakeAllReservations_Allocations(t *testing.T) {
 	skipUnderRace(t)
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l := mustNew(t, c)
 		k := l.Key("k")
 		charges := []Charge{{k, 1}, {l.Key("other"), -1}}
 		all := make([]*Reservation, 2)
-		assert.Zero(t, testing.AllocsPerRun(100, func() { TakeAllReceipts(all, nil, charges...) }))
+		assert.Zero(t, testing.AllocsPerRun(100, func() { TakeAllReservations(all, nil, charges...) }))
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // The clock moves on while SetLimit moves a key in a cell, which has brought a limit before.
-func TestSetLimit_ReceiptsOfKeysInCellsGiveBack(t *testing.T) {
+func TestSetLimit_ReservationsOfKeysInCellsGiveBack(t *testing.T) {
 	now, step := start.UnixNano(), int64(0)
 	lim := Must(New(Config{Limit: PerSecond(10), Clock: clockFunc(func() int64 { now += step; return now })}))
 	k := lim.Key("a")

@@ -70,7 +70,7 @@ func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
 		for n := range 2000 {
 			first, second := keys[n/2%2], keys[1-n/2%2]
 			cost := [...]int{burst + 1, -1, 0}[n%3]
-			d := TakeAllReceipts(nil, each[:], Charge{first, 0}, Charge{second, cost})
+			d := TakeAllReservations(nil, each[:], Charge{first, 0}, Charge{second, cost})
 			require.LessOrEqual(t, d.Remaining, burst-most, "%+v", each)
 			require.Equal(t, d.Remaining, min(each[0].Remaining, each[1].Remaining))
 		}

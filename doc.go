@@ -46,7 +46,7 @@
 // if they are not there.
 //
 // [Limiter.Wait] waits until a call is admitted, and [Key.Reserve] gives a turn to come and a
-// receipt, to be settled when the cost is known; [WaitAll] waits for the turn of several
+// reservation, to be settled when the cost is known; [WaitAll] waits for the turn of several
 // keys. [Reservation.Extend] asks for more while a stream grows. [Key.Refund] gives back units that
 // turned out not to count. [Key.Block], and Config.BlockFor, shut out a key for a while.
 //

@@ -483,12 +483,12 @@ func ExampleWaitAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for _, estimate := range []int{1500, 1500, 1500} {
-		receipts, err := sluice.WaitAll(ctx, sluice.Charge{requests.Key(model), 1}, sluice.Charge{tokens.Key(model), estimate})
+		reservations, err := sluice.WaitAll(ctx, sluice.Charge{requests.Key(model), 1}, sluice.Charge{tokens.Key(model), estimate})
 		if err != nil {
 			fmt.Println(err) // the third call would have to wait for 5 s
 			break
 		}
-		receipts[1].Settle(500) // as the response says
+		reservations[1].Settle(500) // as the response says
 	}
 	fmt.Println(requests.Key(model).Peek(0).Remaining, "requests left")
 	fmt.Println(tokens.Key(model).Peek(0).Remaining, "tokens left")
@@ -520,20 +520,20 @@ func ExampleReservation_Extend() {
 	requests := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(60)}))
 	tokens := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(1000)}))
 	streams := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(5, time.Minute)}))
-	receipts, err := sluice.WaitAll(context.Background(),
+	reservations, err := sluice.WaitAll(context.Background(),
 		sluice.Charge{requests.Key("ann"), 1}, sluice.Charge{tokens.Key("ann"), 300}, sluice.Charge{streams.Key("ann"), 1})
 	if err != nil {
 		return
 	}
-	defer receipts[2].Cancel() // the stream has ended
+	defer reservations[2].Cancel() // the stream has ended
 	used := 0
 	for held := 300; ; held += 100 {
 		used = held // the stream has sent so many tokens
-		if !receipts[1].Extend(100) {
+		if !reservations[1].Extend(100) {
 			break // cut, where the limit is reached
 		}
 	}
-	receipts[1].Settle(used)
+	reservations[1].Settle(used)
 	fmt.Println(used, tokens.Key("ann").Peek(0).Remaining)
 	// Output: 1000 0
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
-// FuzzReceipts decodes a byte string into reservations and what becomes of them, and replays them
+// FuzzReservations decodes a byte string into reservations and what becomes of them, and replays them
 // against the exact model: each choice of the tracer takes one byte.
-func FuzzReceipts(f *testing.F) {
+func FuzzReservations(f *testing.F) {
 	for i := range byte(6) {
 		f.Add([]byte{i % 3, 200, i * 40, i * 20, 255, 0, 9, 9, 0, 90, 9, 30, 200, 100, 0, 250, 100, 40, 110, 130, 255, 80, 9, 150, 7, 60, 230, 99})
 	}
@@ -29,7 +29,7 @@ func FuzzReceipts(f *testing.F) {
 		}
 		src := traces.NewBytes(data[1:])
 		disturbed, evicts := data[0]%3 == 1, data[0]%3 == 2
-		tr := newReceiptTracer(t, rand.New(src), disturbed, evicts)
+		tr := newReservationTracer(t, rand.New(src), disturbed, evicts)
 		for src.Left() {
 			tr.step(disturbed)
 		}

@@ -40,7 +40,7 @@ func TestSuite_CrowdedHomes(t *testing.T) { suite.CrowdedHomes(t) }
 // they have three ids.
 func TestSuite_TablesOfAFewIDs(t *testing.T) {
 	suite.TablesOfAFewIDs(t, 3, "^Test(Model|Concurrent|Table|Directory|Rebuild|Restore|Snapshot|SetLimit|KeyLimit|Cells|"+
-		"Sweep|Ledger|Wait|Reserve|TakeAll|TakeUpTo|Debit|Insert|Growth|Cancel|Receipt|Fuzz|WithLimit)")
+		"Sweep|Ledger|Wait|Reserve|TakeAll|TakeUpTo|Debit|Insert|Growth|Cancel|Reservation|Fuzz|WithLimit)")
 }
 
 // setAlgorithm puts another algorithm, of the same words, in the place of the limiter's.

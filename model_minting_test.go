@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
-// A mintReceipt is one for a key that has been made fresh gen times.
-type mintReceipt struct {
+// A mintReservation is one for a key that has been made fresh gen times.
+type mintReservation struct {
 	r    *Reservation
 	gen  int
 	cost int
 }
 
 // TestModel_NothingIsMinted: at one instant a key never has more than what has not been
-// charged since it was fresh, whatever becomes of it and of its receipts.
+// charged since it was fresh, whatever becomes of it and of its reservations.
 func TestModel_NothingIsMinted(t *testing.T) {
 	rng := seeded.Rand(t)
 	for _, variant := range []Config{{Algorithm: GCRA}, {Algorithm: TokenBucket}, {Algorithm: LeakyBucket}} {
@@ -40,7 +40,7 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 	l := mustNew(t, c)
 	keys := []string{"a", "b", "c", "d", "e"}
 	spent, gen := map[string]int{}, map[string]int{}
-	receipts := map[string][]mintReceipt{}
+	reservations := map[string][]mintReservation{}
 	var log []string
 	tracked := func(k string) bool {
 		return l.update(l.Key(k).id, func(_ *policy, key state) uint64 { return key.word })
@@ -74,13 +74,13 @@ func mintOnce(t *testing.T, rng *rand.Rand, c Config) {
 				} else {
 					spent[k] += cost
 				}
-				receipts[k] = append(receipts[k], mintReceipt{r, gen[k], n})
+				reservations[k] = append(reservations[k], mintReservation{r, gen[k], n})
 			}
 		case 6, 7:
-			if rs := receipts[k]; len(rs) > 0 {
+			if rs := reservations[k]; len(rs) > 0 {
 				i := rng.IntN(len(rs))
 				r := rs[i]
-				receipts[k] = append(rs[:i:i], rs[i+1:]...)
+				reservations[k] = append(rs[:i:i], rs[i+1:]...)
 				used := rng.IntN(r.cost + 1)
 				r.r.Settle(used)
 				if r.gen == gen[k] && !blocked {

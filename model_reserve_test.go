@@ -14,58 +14,58 @@ import (
 	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
-// A receipt is a reservation and its model.
-type receipt struct {
+// A reservation is a reservation and its model.
+type reservation struct {
 	r *Reservation
 	e *oracle.Event
 }
 
-// A receiptTracer drives one key and its model through a random trace.
-type receiptTracer struct {
+// A reservationTracer drives one key and its model through a random trace.
+type reservationTracer struct {
 	*trace
 	l     *Limiter
 	k     Key
-	model *oracle.Receipts
-	open  []receipt
+	model *oracle.Reservations
+	open  []reservation
 	used  []*oracle.Event // all reservations
-	taken []*oracle.Event // with receipts, of TakeAll
+	taken []*oracle.Event // with reservations, of TakeAll
 	takes []keptCharge
 
 	older          bool // calls at older times, instead of changes of the limit
 	evicts         bool // another key takes the room of the one
-	lost           int  // receipts of evicted keys that were settled
+	lost           int  // reservations of evicted keys that were settled
 	exact, settled int
 }
 
-// receiptLimits have whole and uneven intervals, down to less than a ns, where the
+// reservationLimits have whole and uneven intervals, down to less than a ns, where the
 // rounding shows.
-var receiptLimits = []Limit{
+var reservationLimits = []Limit{
 	PerSecond(1).WithBurst(1), PerSecond(1).WithBurst(3), PerSecond(10).WithBurst(5), PerSecond(3).WithBurst(4), PerMinute(7).WithBurst(2),
 	Per(7, 10).WithBurst(4), Per(2, 3).WithBurst(5), Per(3, 2).WithBurst(7), Per(1, 1).WithBurst(6), Per(5, 7).WithBurst(1), Per(1000, 999).WithBurst(3),
 }
 
-func newReceiptTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *receiptTracer {
+func newReservationTracer(tb testing.TB, rng *rand.Rand, disturbed, evicts bool) *reservationTracer {
 	at := start
 	if rng.IntN(3) == 0 {
 		at = time.Unix(0, rng.Int64N(20))
 	}
-	c := Config{Algorithm: bucketAlgorithms[rng.IntN(len(bucketAlgorithms))], Limit: receiptLimits[rng.IntN(len(receiptLimits))], TTL: 1, Shards: 1}
+	c := Config{Algorithm: bucketAlgorithms[rng.IntN(len(bucketAlgorithms))], Limit: reservationLimits[rng.IntN(len(reservationLimits))], TTL: 1, Shards: 1}
 	if disturbed {
 		c.TTL = math.MaxInt64 // a sweep may forgive what an older time still sees
 	}
 	if evicts {
 		c.MaxKeys = 1
 	}
-	tr := &receiptTracer{trace: &trace{TB: tb, Rng: rng, Cfg: c, Clock: NewManualClock(at)}, evicts: evicts, older: disturbed && rng.IntN(2) == 0}
+	tr := &reservationTracer{trace: &trace{TB: tb, Rng: rng, Cfg: c, Clock: NewManualClock(at)}, evicts: evicts, older: disturbed && rng.IntN(2) == 0}
 	tr.Cfg.Clock = tr.Clock
 	tr.l = mustNew(tb, tr.Cfg)
 	tr.k = tr.l.Key("k")
-	tr.model = oracle.NewReceipts(oracleConfig(tr.Cfg))
+	tr.model = oracle.NewReservations(oracleConfig(tr.Cfg))
 	return tr
 }
 
 // full is the tick from which the key is fresh, as the limiter has it.
-func (tr *receiptTracer) full() (full uint64) {
+func (tr *reservationTracer) full() (full uint64) {
 	tr.l.update(tr.k.id, func(p *policy, key state) uint64 {
 		full = p.bucket().full(key.word)
 		return key.word
@@ -75,7 +75,7 @@ func (tr *receiptTracer) full() (full uint64) {
 }
 
 // look compares what the key owes.
-func (tr *receiptTracer) look() {
+func (tr *reservationTracer) look() {
 	now := tr.Clock.Now()
 	tr.Equal(fromOracle(tr.model.Peek(now, 0)), tr.k.Peek(0), "Peek")
 	if tr.k.Peek(0).ResetAfter > 0 {
@@ -84,7 +84,7 @@ func (tr *receiptTracer) look() {
 	tr.model.Rest(now)
 }
 
-func (tr *receiptTracer) advance() {
+func (tr *reservationTracer) advance() {
 	unit := int64(tr.Cfg.Limit.interval())
 	gaps := []int64{0, 0, 0, 0, 1, unit / 2, unit, unit - 1, unit + 1, 2 * unit, 1 + tr.Rng.Int64N(3*unit), tr.Rng.Int64N(10*unit) + 1}
 	d := gaps[tr.Rng.IntN(len(gaps))]
@@ -94,13 +94,13 @@ func (tr *receiptTracer) advance() {
 	tr.look()
 }
 
-func (tr *receiptTracer) cost() int {
+func (tr *reservationTracer) cost() int {
 	b := tr.Cfg.Limit.burst()
 	costs := []int{1, 1, 1, 2, b, 1 + tr.Rng.IntN(b), 0, b + 1, -1}
 	return costs[tr.Rng.IntN(len(costs))]
 }
 
-func (tr *receiptTracer) reserve() {
+func (tr *reservationTracer) reserve() {
 	now, cost, most := tr.Clock.Now(), tr.cost(), int64(math.MaxInt64)
 	if tr.Rng.IntN(4) == 0 {
 		most = tr.Rng.Int64N(5*int64(tr.Cfg.Limit.interval())) - 1
@@ -115,20 +115,20 @@ func (tr *receiptTracer) reserve() {
 	tr.Equal(want, err, "error")
 	if err == nil {
 		tr.Equal(time.Duration(wait), r.Delay(), "Delay")
-		tr.open = append(tr.open, receipt{r, e})
+		tr.open = append(tr.open, reservation{r, e})
 		tr.used = append(tr.used, e)
 	}
 	tr.look()
 }
 
 // peekSlot is what the model would say, were there no hurry.
-func (tr *receiptTracer) peekSlot(now int64, cost int) (wait int64, out oracle.Outcome) {
+func (tr *reservationTracer) peekSlot(now int64, cost int) (wait int64, out oracle.Outcome) {
 	wait, e, out := tr.model.Reserve(now, int64(cost), math.MaxInt64)
 	tr.model.Undo(e)
 	return wait, out
 }
 
-func (tr *receiptTracer) settle(debts bool) {
+func (tr *reservationTracer) settle(debts bool) {
 	if len(tr.open) == 0 {
 		return
 	}
@@ -169,7 +169,7 @@ func (tr *receiptTracer) settle(debts bool) {
 	tr.look()
 }
 
-func (tr *receiptTracer) take() {
+func (tr *reservationTracer) take() {
 	now, cost := tr.Clock.Now(), tr.cost()
 	if tr.older && tr.Rng.IntN(4) == 0 {
 		now = max(0, now-tr.Rng.Int64N(4*int64(tr.Cfg.Limit.interval())))
@@ -183,8 +183,8 @@ func (tr *receiptTracer) take() {
 	tr.look()
 }
 
-// takeReceipts takes two charges of the key at once, one of them perhaps of 0, for receipts.
-func (tr *receiptTracer) takeReceipts() {
+// takeReservations takes two charges of the key at once, one of them perhaps of 0, for reservations.
+func (tr *reservationTracer) takeReservations() {
 	now, cost := tr.Clock.Now(), tr.cost()
 	charges := []Charge{{tr.k, cost}}
 	if cost >= 0 && tr.Rng.IntN(2) == 0 {
@@ -192,26 +192,26 @@ func (tr *receiptTracer) takeReceipts() {
 		charges = []Charge{{tr.k, first}, {tr.k, cost - first}}
 	}
 	want := tr.model.Peek(now, int64(cost))
-	tr.Note("take %d of %v with receipts: %v", cost, len(charges), want.Allowed)
+	tr.Note("take %d of %v with reservations: %v", cost, len(charges), want.Allowed)
 	each, all := make([]Decision, len(charges)), make([]*Reservation, len(charges))
-	got := TakeAllReceipts(all, each, charges...)
+	got := TakeAllReservations(all, each, charges...)
 	tr.Equal(want.Allowed, got.Allowed, "Allowed")
 	for i, r := range all {
 		tr.Equal(fromOracle(want), each[i], "Take")
-		tr.Equal(want.Allowed, r != nil, "has a receipt")
+		tr.Equal(want.Allowed, r != nil, "has a reservation")
 		if r == nil {
 			continue
 		}
 		tr.Equal(now, r.begins, "At")
 		e := tr.model.ReserveFor(now, int64(charges[i].Cost), now)
-		tr.open = append(tr.open, receipt{r, e})
+		tr.open = append(tr.open, reservation{r, e})
 		tr.taken = append(tr.taken, e)
 	}
 	tr.look()
 }
 
 // disturb does what a history without refunds, resets and changes does not have.
-func (tr *receiptTracer) disturb() {
+func (tr *reservationTracer) disturb() {
 	now := tr.Clock.Now()
 	switch tr.Rng.IntN(6) {
 	case 0, 1, 2:
@@ -232,8 +232,8 @@ func (tr *receiptTracer) disturb() {
 }
 
 // changeLimit changes the key's own limit, or clears it and perhaps changes all keys'.
-func (tr *receiptTracer) changeLimit(now int64) {
-	limit, own := receiptLimits[tr.Rng.IntN(len(receiptLimits))], tr.Rng.IntN(2) == 0
+func (tr *reservationTracer) changeLimit(now int64) {
+	limit, own := reservationLimits[tr.Rng.IntN(len(reservationLimits))], tr.Rng.IntN(2) == 0
 	tr.Note("limit %v own %v", limit, own)
 	adopt := func(l Limit) {
 		if l != tr.Cfg.Limit {
@@ -256,18 +256,18 @@ func (tr *receiptTracer) changeLimit(now int64) {
 
 // step makes one random call. A disturbed trace has refunds, resets, debts and changes of
 // the limit, for which WorstCase does not speak.
-func (tr *receiptTracer) step(disturbed bool) {
+func (tr *reservationTracer) step(disturbed bool) {
 	switch tr.Rng.IntN(12) {
 	case 0, 1, 2:
 		tr.reserve()
 	case 3:
-		tr.takeReceipts()
+		tr.takeReservations()
 	case 4, 5, 6:
 		tr.settle(disturbed)
 	case 7:
 		tr.take()
 	case 8:
-		tr.takeReceipts()
+		tr.takeReservations()
 	case 9:
 		if tr.l.KeyUint64(tr.Rng.Uint64N(40)).Allow() && tr.evicts {
 			tr.Note("evict")
@@ -288,7 +288,7 @@ func (tr *receiptTracer) step(disturbed bool) {
 // checkSpans demands that no closed span holds more than WorstCase of what was used, each
 // unit at the time at which its call could begin; and of a LeakyBucket, that no
 // reservation begins before the one ahead of it has drained.
-func (tr *receiptTracer) checkSpans() {
+func (tr *reservationTracer) checkSpans() {
 	all := slices.Clone(tr.takes)
 	for _, e := range tr.taken {
 		all = append(all, keptCharge{time.Duration(e.Slot()), int(e.Used())})
@@ -322,14 +322,14 @@ func (tr *receiptTracer) checkSpans() {
 	}
 }
 
-func TestModel_ReceiptsAreExact(t *testing.T) {
+func TestModel_ReservationsAreExact(t *testing.T) {
 	for _, kind := range []string{"plain", "disturbed", "evicted"} {
 		t.Run(kind, func(t *testing.T) {
 			rng := seeded.Rand(t)
 			disturbed, evicts := kind == "disturbed", kind == "evicted"
 			exact, settled, lost := 0, 0, 0
 			for range depth.Ops() / 100 {
-				tr := newReceiptTracer(t, rng, disturbed, evicts)
+				tr := newReservationTracer(t, rng, disturbed, evicts)
 				for range 60 {
 					tr.step(disturbed)
 				}
@@ -348,8 +348,8 @@ func TestModel_ReceiptsAreExact(t *testing.T) {
 }
 
 // reserveBoth reserves of two keys with one call, and compares with their models.
-func reserveBoth(a, b *receiptTracer) {
-	traces, costs := []*receiptTracer{a, b}, []int{a.cost(), b.cost()}
+func reserveBoth(a, b *reservationTracer) {
+	traces, costs := []*reservationTracer{a, b}, []int{a.cost(), b.cost()}
 	most := time.Duration(math.MaxInt64)
 	if a.Rng.IntN(4) == 0 {
 		most = time.Duration(a.Rng.Int64N(5 * int64(a.Cfg.Limit.interval())))
@@ -374,7 +374,7 @@ func reserveBoth(a, b *receiptTracer) {
 			tr.Equal(time.Duration(delay), all[i].Delay(), "Delay")
 			now := tr.Clock.Now()
 			e := tr.model.ReserveFor(now, int64(costs[i]), now+delay)
-			tr.open = append(tr.open, receipt{all[i], e})
+			tr.open = append(tr.open, reservation{all[i], e})
 			tr.used = append(tr.used, e)
 		}
 		tr.look()
@@ -385,9 +385,9 @@ func reserveBoth(a, b *receiptTracer) {
 func TestModel_WaitAllIsExact(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range depth.Ops() / 200 {
-		a, b := newReceiptTracer(t, rng, false, false), newReceiptTracer(t, rng, false, false)
+		a, b := newReservationTracer(t, rng, false, false), newReservationTracer(t, rng, false, false)
 		for range 40 {
-			for _, tr := range []*receiptTracer{a, b} {
+			for _, tr := range []*reservationTracer{a, b} {
 				if rng.IntN(2) == 0 {
 					tr.step(false)
 				}

@@ -24,18 +24,18 @@ func everyInFlight(yield func(string, Config) bool) {
 	}
 }
 
-// A holder is a permit of a trace, or a receipt, and how the definition sees it.
+// A holder is a permit of a trace, or a reservation, and how the definition sees it.
 type holder struct {
 	*Permit
-	receipt *Reservation
-	key     string
-	units   int
-	end     int64 // when it lapses
+	reservation *Reservation
+	key         string
+	units       int
+	end         int64 // when it lapses
 }
 
 func (h *holder) Renew() error {
-	if h.receipt != nil {
-		return h.receipt.Renew()
+	if h.reservation != nil {
+		return h.reservation.Renew()
 	}
 	return h.Permit.Renew()
 }
@@ -75,11 +75,11 @@ func TestPermit_HoldersModel(t *testing.T) {
 					case op < 4:
 						n := unit * (1 + rng.IntN(3))
 						h := &holder{key: key, units: n, end: end()}
-						var receipts [1]*Reservation
+						var reservations [1]*Reservation
 						var ok bool
 						if op < 2 {
-							ok = TakeAllReceipts(receipts[:], nil, Charge{l.Key(key), n}).Allowed
-							h.receipt = receipts[0]
+							ok = TakeAllReservations(reservations[:], nil, Charge{l.Key(key), n}).Allowed
+							h.reservation = reservations[0]
 						} else {
 							p, err := l.Acquire(key, n)
 							h.Permit, ok = p, err == nil
@@ -92,8 +92,8 @@ func TestPermit_HoldersModel(t *testing.T) {
 						}
 					case op < 6 && h != nil:
 						held := h.units > 0 && h.end > clock.Now()
-						if h.receipt != nil {
-							h.receipt.Cancel()
+						if h.reservation != nil {
+							h.reservation.Cancel()
 						} else {
 							require.Equal(t, held, h.Release() == nil, "step %d", step)
 						}
@@ -126,9 +126,9 @@ func TestPermit_HoldersModel(t *testing.T) {
 	}
 }
 
-// TestRenew_OfReceipts: a receipt keeps all of its units by renewals, those of Extend too, and under other algorithms there is
+// TestRenew_OfReservations: a reservation keeps all of its units by renewals, those of Extend too, and under other algorithms there is
 // nothing to renew.
-func TestRenew_OfReceipts(t *testing.T) {
+func TestRenew_OfReservations(t *testing.T) {
 	for _, c := range everyInFlight {
 		l, clock := newFrozen(t, c)
 		k, unit := l.Key("k"), c.Limit.Rate/10
@@ -463,10 +463,10 @@ func BenchmarkHold(b *testing.B) {
 			TakeAll(charges...)
 		}
 	})
-	b.Run("of=ReceiptsAndSettle", func(b *testing.B) {
+	b.Run("of=ReservationsAndSettle", func(b *testing.B) {
 		var all [3]*Reservation
 		for b.Loop() {
-			TakeAllReceipts(all[:], nil, charges...)
+			TakeAllReservations(all[:], nil, charges...)
 			all[0].Settle(1)
 			all[1].Settle(30)
 			all[2].Cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// Reserve charges cost units to the key for a turn to come, and returns a receipt. If it returns
+// Reserve charges cost units to the key for a turn to come, and returns a reservation. If it returns
 // an error, it has charged nothing. The turns of a key are handed out in order of arrival.
 // It takes no context, since it does not wait: to wait, call Wait, or wait for the Delay
 // and cancel if the context is done first.
@@ -23,7 +23,7 @@ import (
 // ErrCostExceedsBurst, ErrNegativeCost, ErrBlocked and ErrNoRoom. A cost of 0 charges nothing,
 // and asks for the turn of one unit.
 //
-// A receipt that is never settled or cancelled takes some 300 bytes until its units have come back,
+// A reservation that is never settled or cancelled takes some 300 bytes until its units have come back,
 // or its key has been dropped, and another reservation or a sweep finds that. A key with
 // reservations denies calls until its turns have passed. A Block does not cancel a
 // reservation: the caller may go ahead although the key has been blocked meanwhile.

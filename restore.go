@@ -25,7 +25,7 @@ import (
 // It is for a limiter that has not decided yet: once a call has charged or blocked a new key, Restore
 // is an error, since the key would have its burst twice. Limits can be set before, and further
 // snapshots restored. A key that is decided on while Restore runs, or is in several snapshots, keeps
-// the stricter of its states, and receipts for a state that was replaced give nothing back.
+// the stricter of its states, and reservations for a state that was replaced give nothing back.
 //
 // It reads to the end of r, with no lock held, and changes nothing before it has read and
 // checked all. Errors about the input match ErrBadSnapshot. Without room for all keys it returns

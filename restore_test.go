@@ -148,9 +148,9 @@ func TestRestore_KeepsTheStricterState(t *testing.T) {
 	})
 }
 
-// TestRestore_ForgetsReceipts: what the key has been charged since the process began is
+// TestRestore_ForgetsReservations: what the key has been charged since the process began is
 // not part of the state that takes its place, and must not be given back from that.
-func TestRestore_ForgetsReceipts(t *testing.T) {
+func TestRestore_ForgetsReservations(t *testing.T) {
 	for _, before := range []int{30, 3} {
 		c := Config{Limit: PerMinute(60), Hash: HashStable}
 		l, clock := newFrozen(t, c)
@@ -166,7 +166,7 @@ func TestRestore_ForgetsReceipts(t *testing.T) {
 		r.Cancel()
 		want := before
 		if before < 10 {
-			want = 0 // the receipt's own state has stayed
+			want = 0 // the reservation's own state has stayed
 		}
 		require.Equal(t, want, spentOf(other, "k"))
 	}

@@ -24,7 +24,7 @@ const (
 // waits for w. A call may wait while its own key is copied. If a table is being replaced, or keys are
 // or have been under other limits than the limiter's, a call may wait for a thousand keys or two.
 //
-// A snapshot does not hold the limiter's own limit, nor receipts: reserved units stay
+// A snapshot does not hold the limiter's own limit, nor reservations: reserved units stay
 // charged. The format has a version and a checksum, which finds accidents, not forgeries:
 // keep a snapshot where no other user can write.
 func (l *Limiter) Snapshot(w io.Writer) error {

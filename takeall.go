@@ -14,7 +14,7 @@ type AllDecision struct {
 	Allowed bool
 
 	// Denied is the index of the first charge that was denied, or -1. Charges for one key are
-	// judged together; Denied is then the first of them. TakeAllReceipts describes every charge.
+	// judged together; Denied is then the first of them. TakeAllReservations describes every charge.
 	Denied int
 
 	// Remaining is the least of the Remaining of all charges, each in units of its
@@ -53,7 +53,7 @@ type AllDecision struct {
 // again, so a call that is denied then can leave some of the new keys tracked.
 func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 
-// TakeAllReceipts is TakeAll with receipts and decisions, for as many charges as all and each have
+// TakeAllReservations is TakeAll with reservations and decisions, for as many charges as all and each have
 // room for. Either slice can be nil; elements beyond the charges are left alone.
 //
 // It writes to each[i] the decision on charge i, seen at the same instant. Allowed there reports
@@ -61,12 +61,12 @@ func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 // charge that was denied itself. If Allowed is true for a charge that was not made, the other fields
 // describe the key as it is. Charges for the same key have the same Decision, on their sum.
 //
-// It puts into all[i] the receipt for charge i, by which the charge is settled, or taken back, once
-// its actual cost is known. The receipt is nil for a charge that has not been made: if any charge is
+// It puts into all[i] the reservation for charge i, by which the charge is settled, or taken back, once
+// its actual cost is known. The reservation is nil for a charge that has not been made: if any charge is
 // denied, and for a charge that only Config.Shadow lets pass, although all are Allowed then. The
-// methods of a nil receipt do nothing.
+// methods of a nil reservation do nothing.
 //
-// However many receipts of a key are open at once, and in whatever order they are settled, Settle
+// However many reservations of a key are open at once, and in whatever order they are settled, Settle
 // and Cancel give back as much as the key would have left without the unused units, and never
 // more:
 //
@@ -82,11 +82,11 @@ func TakeAll(charges ...Charge) AllDecision { return takeAll(nil, charges) }
 // under TokenBucketInterval, of its Rate. Debts that are not counted, as Key.Debit says, do not
 // reduce the units that come back.
 //
-// A receipt takes some 200 bytes until it is settled, or until its units have come back and the
-// key is used again. A key has no more open receipts of TakeAllReceipts than its burst; Reserve counts them
-// among the reservations of the key. A call that is admitted allocates for its receipts. A call with up to 8 charges does not allocate if it is denied or asks for no
-// receipts.
-func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
+// A reservation takes some 200 bytes until it is settled, or until its units have come back and the
+// key is used again. A key has no more open reservations of TakeAllReservations than its burst; Reserve counts them
+// among the reservations of the key. A call that is admitted allocates for its reservations. A call with up
+// to 8 charges does not allocate if it is denied or asks for no reservations.
+func TakeAllReservations(all []*Reservation, each []Decision, charges ...Charge) AllDecision {
 	all, each = all[:min(len(all), len(charges))], each[:min(len(each), len(charges))]
 	if len(all) == 0 {
 		return takeAll(each, charges)
@@ -100,7 +100,7 @@ func TakeAllReceipts(all []*Reservation, each []Decision, charges ...Charge) All
 		t.space, t.same, t.records = make([]claim, n), make(chain, n), make([]*ledger.Record, n)
 	}
 	t.space = t.space[:len(charges)]
-	rs := receipts{all: all, charges: charges, same: t.same}
+	rs := reservations{all: all, charges: charges, same: t.same}
 	var d AllDecision
 	t.run(func() step {
 		// A denial needs no records.
@@ -147,7 +147,7 @@ func (c *claim) lookUnder() {
 	c.state = c.policy.adopted(from, e, c.now)
 }
 
-// takeAll is TakeAllReceipts without receipts. Room for 4 claims is zeroed in half the time of room for 8.
+// takeAll is TakeAllReservations without reservations. Room for 4 claims is zeroed in half the time of room for 8.
 func takeAll(each []Decision, charges []Charge) AllDecision {
 	switch n := len(charges); {
 	case n <= 4:

@@ -148,15 +148,15 @@ func TestTakeAll_SumsBeyondInt(t *testing.T) {
 	}
 }
 
-// TestTakeAllReceipts_NamesEveryDenier, whatever it is that denies.
-func TestTakeAllReceipts_NamesEveryDenier(t *testing.T) {
+// TestTakeAllReservations_NamesEveryDenier, whatever it is that denies.
+func TestTakeAllReservations_NamesEveryDenier(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
 		none := mustNew(t, Config{Limit: DenyAll, Clock: clock}).Key("none")
 		a, b, burst := l.Key("a"), l.Key("b"), int(l.policyOf(0).burst)
 		require.True(t, b.AllowN(burst-1))
 		each := make([]Decision, 6)
-		d := TakeAllReceipts(nil, each, Charge{a, 2}, Charge{b, 1}, Charge{none, 1}, Charge{b, 1}, Charge{a, 3}, Charge{l.Key("c"), -1})
+		d := TakeAllReservations(nil, each, Charge{a, 2}, Charge{b, 1}, Charge{none, 1}, Charge{b, 1}, Charge{a, 3}, Charge{l.Key("c"), -1})
 		require.Equal(t, 1, d.Denied)
 		deniers := [6]bool{1: true, 2: true, 3: true, 5: true}
 		for i := range each {
@@ -169,28 +169,28 @@ func TestTakeAllReceipts_NamesEveryDenier(t *testing.T) {
 		require.Equal(t, Decision{RetryAfter: Never}, each[2])
 
 		each[5] = Decision{Limit: 7}
-		d = TakeAllReceipts(nil, each[:2], Charge{a, 2}, Charge{b, 1}, Charge{a, 3})
+		d = TakeAllReservations(nil, each[:2], Charge{a, 2}, Charge{b, 1}, Charge{a, 3})
 		require.True(t, d.Allowed)
 		require.Equal(t, []Decision{a.Peek(0), {Allowed: true, Limit: burst, ResetAfter: b.Peek(0).ResetAfter}, {RetryAfter: Never}}, each[:3])
 		require.Equal(t, Decision{Limit: 7}, each[5])
 	})
 }
 
-// TestTakeAllReceipts_SoftAndShadow: as of Take, and nothing that was not made is beyond the
+// TestTakeAllReservations_SoftAndShadow: as of Take, and nothing that was not made is beyond the
 // limit.
-func TestTakeAllReceipts_SoftAndShadow(t *testing.T) {
+func TestTakeAllReservations_SoftAndShadow(t *testing.T) {
 	c := Config{Limit: PerMinute(3), Soft: 2}
 	l, clock := newFrozen(t, c)
 	c.Clock, c.Shadow = clock, true
 	shadow := mustNew(t, c)
 	each := make([]Decision, 2)
-	require.True(t, TakeAllReceipts(nil, each, Charge{l.Key("a"), 4}, Charge{shadow.Key("a"), 4}).OverSoft)
+	require.True(t, TakeAllReservations(nil, each, Charge{l.Key("a"), 4}, Charge{shadow.Key("a"), 4}).OverSoft)
 	require.Equal(t, Decision{Allowed: true, OverSoft: true, Limit: 3, ResetAfter: 80 * sec}, each[0])
 	require.Equal(t, each[0], each[1])
 	require.Equal(t, AllDecision{Allowed: true, Denied: -1, WouldDeny: true, OverSoft: true},
-		TakeAllReceipts(nil, each, Charge{l.Key("a"), 1}, Charge{shadow.Key("a"), 2}))
+		TakeAllReservations(nil, each, Charge{l.Key("a"), 1}, Charge{shadow.Key("a"), 2}))
 	require.Equal(t, [2]bool{false, true}, [2]bool{each[0].WouldDeny, each[1].WouldDeny})
-	require.False(t, TakeAllReceipts(nil, each, Charge{shadow.Key("a"), 1}, Charge{l.Key("a"), 1}).OverSoft)
+	require.False(t, TakeAllReservations(nil, each, Charge{shadow.Key("a"), 1}, Charge{l.Key("a"), 1}).OverSoft)
 	require.Equal(t, [2]bool{}, [2]bool{each[0].OverSoft, each[1].OverSoft})
 }
 
@@ -230,7 +230,7 @@ func TestTakeAll_UnlimitedAndDenyAll(t *testing.T) {
 	for _, cost := range []int{0, 1, -1} {
 		for _, k := range []Key{free, none, blocked} {
 			var each [1]Decision
-			TakeAllReceipts(nil, each[:], Charge{k, cost})
+			TakeAllReservations(nil, each[:], Charge{k, cost})
 			require.Equal(t, k.Peek(cost), each[0])
 		}
 	}
@@ -317,7 +317,7 @@ func TestTakeAll_OneKeyUnderTwoLimits(t *testing.T) {
 				}
 				charges = append(charges, second)
 				each := make([]Decision, len(charges))
-				d := TakeAllReceipts(nil, each, charges...)
+				d := TakeAllReservations(nil, each, charges...)
 				if !d.Allowed {
 					require.Equal(t, 0, d.Denied)
 				}

@@ -155,7 +155,7 @@ func (p *policy) Ticks(units int) uint64 {
 func (p *policy) Carry(from ledger.Policy) (kept, same bool) {
 	old := from.(*policy)
 	if p.bucket() == nil || old.bucket() == nil {
-		return p.keepsReceipts(old), p.logPeriod() == old.logPeriod()
+		return p.keepsReservations(old), p.logPeriod() == old.logPeriod()
 	}
 	before, _ := old.bucket().turns()
 	after, _ := p.bucket().turns()
@@ -181,9 +181,9 @@ func (p *policy) logPeriod() uint64 {
 	return 0
 }
 
-// keepsReceipts reports whether the ends and stamps of receipts under from, whose algorithm has
+// keepsReservations reports whether the ends and stamps of reservations under from, whose algorithm has
 // no turns, mean the same under p.
-func (p *policy) keepsReceipts(from *policy) bool {
+func (p *policy) keepsReservations(from *policy) bool {
 	switch a := p.arith.(type) {
 	case *fixedWindow:
 		old, ok := from.alg.(*fixedWindow)

@@ -123,8 +123,8 @@ func TestTerms_TheLargestLog(t *testing.T) {
 	require.Zero(t, k.Peek(0).Remaining)
 }
 
-// TestTerms_KeepReceiptsOfTheSameWindows, and of no others: an end or a stamp would mean another time.
-func TestTerms_KeepReceiptsOfTheSameWindows(t *testing.T) {
+// TestTerms_KeepReservationsOfTheSameWindows, and of no others: an end or a stamp would mean another time.
+func TestTerms_KeepReservationsOfTheSameWindows(t *testing.T) {
 	kinds := []Config{
 		{Algorithm: FixedWindow},
 		{Algorithm: FixedWindowFirstCharge},
@@ -142,14 +142,14 @@ func TestTerms_KeepReceiptsOfTheSameWindows(t *testing.T) {
 		for j, to := range kinds {
 			same := i == j
 			interval := to.Algorithm == TokenBucketInterval
-			require.Equal(t, same, policyWith(to, PerMinute(7), 0).keepsReceipts(p), "%v, %v", from, to)
-			require.Equal(t, same && !interval, policyWith(to, PerMinute(9), 0).keepsReceipts(p), "%v, %v", from, to)
-			require.Equal(t, same, policyWith(to, PerMinute(7).WithBurst(7), 0).keepsReceipts(p), "%v, %v", from, to)
-			require.False(t, policyWith(to, PerHour(7), 0).keepsReceipts(p), "%v, %v", from, to)
-			require.Equal(t, same && to.Algorithm == FixedWindowFirstCharge, policyWith(to, PerMinute(7), sec).keepsReceipts(p), "%v, %v", from, to)
+			require.Equal(t, same, policyWith(to, PerMinute(7), 0).keepsReservations(p), "%v, %v", from, to)
+			require.Equal(t, same && !interval, policyWith(to, PerMinute(9), 0).keepsReservations(p), "%v, %v", from, to)
+			require.Equal(t, same, policyWith(to, PerMinute(7).WithBurst(7), 0).keepsReservations(p), "%v, %v", from, to)
+			require.False(t, policyWith(to, PerHour(7), 0).keepsReservations(p), "%v, %v", from, to)
+			require.Equal(t, same && to.Algorithm == FixedWindowFirstCharge, policyWith(to, PerMinute(7), sec).keepsReservations(p), "%v, %v", from, to)
 		}
 	}
 	word, wide := policyWith(kinds[2], PerMinute(7), 0), policyWith(kinds[2], PerMinute(4_000_000), 0)
 	require.NotNil(t, wide.wide)
-	require.True(t, wide.keepsReceipts(word) && word.keepsReceipts(wide), "one word or two")
+	require.True(t, wide.keepsReservations(word) && word.keepsReservations(wide), "one word or two")
 }

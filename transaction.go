@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// A Charge is one charge of a call of TakeAll, TakeAllReceipts, WaitAll or AllowEach.
+// A Charge is one charge of a call of TakeAll, TakeAllReservations, WaitAll or AllowEach.
 type Charge struct {
 	Key Key
 	// Cost is how many units are charged. It must be set: with 0 nothing is charged, and the
@@ -26,7 +26,7 @@ const trackRounds = 64
 
 // A transaction makes charges for several keys, or none of them: TakeAll and WaitAll. It holds
 // the words of all keys, lets its judge decide, and releases the words. A key that is to be charged needs
-// a word, and for a receipt a record: the judge says if one is missing, and decides again once it is there.
+// a word, and for a reservation a record: the judge says if one is missing, and decides again once it is there.
 type transaction struct {
 	charges []Charge
 	same    chain            // nil if nothing walks through the charges of a key

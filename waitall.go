@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// WaitAll makes all of the charges for one turn, or none, and returns a receipt for each, in their
+// WaitAll makes all of the charges for one turn, or none, and returns a reservation for each, in their
 // order, when the turn begins: LLM APIs, say, limit requests and tokens together. The turn is the
 // latest of the turns that Reserve would give for each key by itself. All charges are made at one
 // instant: no other call sees only a part of them. A caller that does not know better than its
-// charges need not settle the receipts, except for units of InFlight keys, which it gives back by them.
+// charges need not settle the reservations, except for units of InFlight keys, which it gives back by them.
 //
 // Charges for the same key add up, and have one turn; if their Keys bring different limits, all go by
-// the limit of the first. A charge that only Shadow lets pass has a receipt with WouldDeny and does not
+// the limit of the first. A charge that only Shadow lets pass has a reservation with WouldDeny and does not
 // keep the other charges waiting. A key whose own turn is sooner is not charged for the time between,
 // and no other call can use that time.
 //
@@ -268,7 +268,7 @@ func (j *joint) ready() bool {
 }
 
 func (j *joint) charge() []*Reservation {
-	rs := receipts{all: make([]*Reservation, len(j.charges)), charges: j.charges, same: j.same}
+	rs := reservations{all: make([]*Reservation, len(j.charges)), charges: j.charges, same: j.same}
 	for i := range j.claims() {
 		c := &j.space[i]
 		begins := int64(min(after(c.now, j.delay), math.MaxInt64))
@@ -297,7 +297,7 @@ func (j *joint) charge() []*Reservation {
 	return rs.all
 }
 
-// takeTurns makes the receipts for the charges of the i-th claim, and charges its key for the turns.
+// takeTurns makes the reservations for the charges of the i-th claim, and charges its key for the turns.
 func (j *joint) takeTurns(all []*Reservation, i int) {
 	c, from := &j.space[i], j.froms[i]
 	at := after(c.now, max(j.delay, j.delays[i])) // a claim of Shadow takes its own turn

@@ -79,8 +79,8 @@ func TestWaitAll_Errors(t *testing.T) {
 	require.NoError(t, waitAll(t.Context()))
 }
 
-// TestWaitAll_ShadowHasAReceipt: a limiter that is being tried out keeps nobody waiting.
-func TestWaitAll_ShadowHasAReceipt(t *testing.T) {
+// TestWaitAll_ShadowHasAReservation: a limiter that is being tried out keeps nobody waiting.
+func TestWaitAll_ShadowHasAReservation(t *testing.T) {
 	l, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(5)})
 	shadow, _ := newFrozen(t, Config{Limit: PerSecond(1).WithBurst(1), Shadow: true, Stats: true})
 	for i := range 3 {
@@ -420,7 +420,7 @@ func TestWaitAll_AfterTheEndOfTime(t *testing.T) {
 }
 
 // TestWaitAll_ShadowKeepsNobodyWaiting: a key in Shadow whose clock does not get to the turn is passed
-// over, which its receipt says, and gives nothing back.
+// over, which its reservation says, and gives nothing back.
 func TestWaitAll_ShadowKeepsNobodyWaiting(t *testing.T) {
 	late := newAtTheEnd(t, true)
 	slow, _ := newFrozen(t, Config{Limit: Per(1, time.Hour)})

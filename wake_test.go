@@ -12,7 +12,7 @@ import (
 // listeners is how many calls wait for units.
 func listeners(l *Limiter) int64 { return l.awaiting.n.Load() }
 
-// TestWait_ForUnitsThatAreGivenBack: by a release, a refund, a receipt, or at last by themselves.
+// TestWait_ForUnitsThatAreGivenBack: by a release, a refund, a reservation, or at last by themselves.
 func TestWait_ForUnitsThatAreGivenBack(t *testing.T) {
 	for _, c := range everyInFlight {
 		synctest.Test(t, func(t *testing.T) {

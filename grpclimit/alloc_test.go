@@ -96,7 +96,7 @@ func TestStream_AllocationsOfAdmittedMessages(t *testing.T) {
 	})
 }
 
-// With Settle a call takes the receipts and the array for them, and nothing else.
+// With Settle a call takes the reservations and the array for them, and nothing else.
 func TestUnary_AllocationsWithSettle(t *testing.T) {
 	info := &grpc.UnaryServerInfo{FullMethod: testpb.TestService_EmptyCall_FullMethodName}
 	c := many(t, 2, grpclimit.ByMethod())
@@ -104,14 +104,14 @@ func TestUnary_AllocationsWithSettle(t *testing.T) {
 	j := newJudge(t, c)
 	handler := func(context.Context, any) (any, error) { return nil, nil }
 	var req any = &testpb.Empty{}
-	receipts := testing.AllocsPerRun(100, func() {
+	reservations := testing.AllocsPerRun(100, func() {
 		var all [2]*sluice.Reservation
 		var each [2]sluice.Decision
-		sluice.TakeAllReceipts(all[:], each[:], sluice.Charge{Key: c.Policies[0].Limiter.Key("k"), Cost: 1}, sluice.Charge{Key: c.Policies[1].Limiter.Key("k"), Cost: 1})
+		sluice.TakeAllReservations(all[:], each[:], sluice.Charge{Key: c.Policies[0].Limiter.Key("k"), Cost: 1}, sluice.Charge{Key: c.Policies[1].Limiter.Key("k"), Cost: 1})
 		for _, r := range all {
 			r.Settle(0)
 		}
 	})
 	allocs := testing.AllocsPerRun(100, func() { _, _ = j.Unary(context.Background(), req, info, handler) })
-	assert.Equal(t, receipts, allocs)
+	assert.Equal(t, reservations, allocs)
 }

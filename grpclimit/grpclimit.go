@@ -123,7 +123,7 @@ type Config struct {
 	// Settle returns what a call finally costs, in each of the policies that it was charged to
 	// when it began, once its handler is done: 0 for what should not count, such as a login
 	// that succeeded. A negative cost leaves the charge as it is. nil means that costs are
-	// final, and adds nothing to a call; else each charge takes a receipt of some 200 bytes.
+	// final, and adds nothing to a call; else each charge takes a reservation of some 200 bytes.
 	// Charges of messages of streams are final.
 	//
 	// The code is that of the status which the handler has returned, as gRPC makes it of an
@@ -131,7 +131,7 @@ type Config struct {
 	// panicked; codes.ResourceExhausted of a stream that was ended for a message. An
 	// interceptor further out that changes the status is not seen.
 	//
-	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as
+	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReservations says: as
 	// far as it has not come back by itself, also where calls of one key overlap. If too little
 	// was charged, it charges the rest now, whatever remains: see sluice.Key.Debit.
 	//

@@ -37,7 +37,7 @@ type request struct {
 // judged are policies that are judged together.
 type judged struct {
 	list    []policy
-	settles bool // charges take receipts, since they may be given back
+	settles bool // charges take reservations, since they may be given back
 	ends    bool // there is something to do about a call that has ended
 }
 

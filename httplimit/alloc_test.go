@@ -79,7 +79,7 @@ func TestMiddleware_AllocationsOfAnAdmittedRequest(t *testing.T) {
 }
 
 // A charge that is final is not remembered: the units of a day would take 200 bytes each.
-func TestMiddleware_NoReceiptIsKeptOfWhatIsFinal(t *testing.T) {
+func TestMiddleware_NoReservationIsKeptOfWhatIsFinal(t *testing.T) {
 	const requests = 20_000
 	for name, change := range map[string]func(*httplimit.Config){
 		"settled":            func(c *httplimit.Config) { c.Settle = func(*http.Request, int) int { return 1 } },

@@ -101,7 +101,7 @@ type Config struct {
 	// Settle returns what a request finally costs, in each of the policies, once its
 	// handler is done: 0 for what should not count, such as a login that succeeded. A
 	// negative cost leaves the charge as it is. nil means that costs are final, and
-	// adds nothing to a request; else each charge takes a receipt of some 200 bytes. The request is the one that the middleware was given;
+	// adds nothing to a request; else each charge takes a reservation of some 200 bytes. The request is the one that the middleware was given;
 	// its body has been read.
 	//
 	// The status is that of the response: 200 if the handler has set none, and not an
@@ -118,7 +118,7 @@ type Config struct {
 	// server's own ResponseWriter under Settle, and no longer closes the connection, so
 	// that the server reads up to 256 KiB more; put http.MaxBytesHandler in front.
 	//
-	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReceipts says: as far
+	// If too much was charged, Settle gives the rest back, as sluice.TakeAllReservations says: as far
 	// as it has not come back by itself, also where requests of one key overlap. If too little was
 	// charged, it charges the rest now, whatever remains. The key then has a debt, and is denied
 	// until it has been paid back: see sluice.Key.Debit. Bound the cost if a single request must not

@@ -191,7 +191,7 @@ type together struct {
 	denied int
 	within bool // the shares have been charged already
 
-	receipts []*sluice.Reservation // of the charges of the shares, by index in work
+	reservations []*sluice.Reservation // of the charges of the shares, by index in work
 }
 
 // begin makes up the calls, and answers those that need not ask Redis. denied is the first that no state would admit.

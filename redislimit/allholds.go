@@ -139,8 +139,8 @@ func (a *together) holdHere(i int, asked asked) error {
 		return nil
 	}
 	var share *sluice.Reservation
-	if i < len(a.receipts) {
-		share = a.receipts[i]
+	if i < len(a.reservations) {
+		share = a.reservations[i]
 	}
 	again, err := asked.lane.hold(asked.group, &w.request, w.none, share)
 	if again || err != nil { // another call was first

@@ -141,19 +141,19 @@ func (a *together) shares() bool {
 			charges, at = append(charges, sluice.Charge{Key: w.subject.share(w.plan), Cost: w.takeCall.cost}), append(at, i)
 		}
 	}
-	receipts := make([]*sluice.Reservation, len(charges))
-	all := sluice.TakeAllReceipts(receipts, nil, charges...)
+	reservations := make([]*sluice.Reservation, len(charges))
+	all := sluice.TakeAllReservations(reservations, nil, charges...)
 	if !all.Allowed {
 		a.denied = at[firstLacking(charges, all.Denied)]
 		return false
 	}
-	a.receipts = make([]*sluice.Reservation, len(a.work))
-	for i, r := range receipts {
-		a.receipts[at[i]] = r
+	a.reservations = make([]*sluice.Reservation, len(a.work))
+	for i, r := range reservations {
+		a.reservations[at[i]] = r
 	}
 	for i := range a.work {
 		if w := &a.work[i]; w.k > 0 && w.letsPass() {
-			a.receipts[i] = w.holdAnyhow()
+			a.reservations[i] = w.holdAnyhow()
 		}
 	}
 	return all.Allowed

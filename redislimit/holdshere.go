@@ -22,23 +22,23 @@ func (s *Store) fallbackHold(w *storeCall) (out StoreResult) {
 		return StoreResult{Err: s.unanswered(w.asked.failed, w)}
 	}
 	again, err := lane.repeats(&t.request)
-	var receipt *sluice.Reservation
+	var reservation *sluice.Reservation
 	if err == nil && !again && s.decides() == LocalShare {
 		s.leases.warmKey(w.subject)
-		receipts := make([]*sluice.Reservation, 1)
+		reservations := make([]*sluice.Reservation, 1)
 		if w.letsPass() {
-			receipts[0] = w.holdAnyhow()
-		} else if !sluice.TakeAllReceipts(receipts, nil, sluice.Charge{Key: w.subject.share(t.plan), Cost: int(t.n)}).Allowed {
+			reservations[0] = w.holdAnyhow()
+		} else if !sluice.TakeAllReservations(reservations, nil, sluice.Charge{Key: w.subject.share(t.plan), Cost: int(t.n)}).Allowed {
 			t.charges = false
 			out.Decision, out.Source, out.Err = s.fallback(w.asked, t, w.subject)
 			out.Count = s.shareCount(w)
 			return out
 		}
-		receipt = receipts[0]
+		reservation = reservations[0]
 	}
 	if err == nil && !again {
-		if again, err = lane.hold(w.asked.group, &t.request, w.none, receipt); again || err != nil {
-			receipt.Cancel()
+		if again, err = lane.hold(w.asked.group, &t.request, w.none, reservation); again || err != nil {
+			reservation.Cancel()
 		} else if !w.none {
 			s.stats.unshared.Add(uint64(t.n))
 		}
@@ -91,19 +91,19 @@ func (w *storeCall) letsPass() bool {
 	return w.op == opHold && w.what != whatSettle && (w.n == 0 || w.flags&(flagOver|flagOrNone) != 0)
 }
 
-// holdAnyhow charges the share for a call of letsPass. The receipt is nil for a charge above the share, and for none.
+// holdAnyhow charges the share for a call of letsPass. The reservation is nil for a charge above the share, and for none.
 func (w *storeCall) holdAnyhow() *sluice.Reservation {
 	if w.n == 0 {
 		return nil
 	}
-	share, receipts := w.subject.share(w.plan), make([]*sluice.Reservation, 1)
-	if !sluice.TakeAllReceipts(receipts, nil, sluice.Charge{Key: share, Cost: int(w.n)}).Allowed {
+	share, reservations := w.subject.share(w.plan), make([]*sluice.Reservation, 1)
+	if !sluice.TakeAllReservations(reservations, nil, sluice.Charge{Key: share, Cost: int(w.n)}).Allowed {
 		if w.none = w.flags&flagOrNone != 0; !w.none {
 			share.Debit(int(w.n))
 		}
 		return nil
 	}
-	return receipts[0]
+	return reservations[0]
 }
 
 // A settledHold is the outcome of a settlement of a hold of the share.
@@ -175,7 +175,7 @@ func (s *Store) settleHere(calls []storeCall) (done bool, err error) {
 	return settled != nil, err
 }
 
-// settleShare settles a hold of the share. A hold without a receipt has no units, or units above the limit of the share.
+// settleShare settles a hold of the share. A hold without a reservation has no units, or units above the limit of the share.
 func (s *Store) settleShare(w *storeCall, of *settledHold) {
 	switch {
 	case of.share != nil:

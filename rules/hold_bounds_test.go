@@ -126,10 +126,10 @@ func TestHold_LapseInBatches(t *testing.T) {
 	require.ErrorIs(t, w.Settle(holdOf(fmt.Sprint(n-1), withHits("k=v", 1))), ErrNotHeld)
 	require.ErrorIs(t, w.Extend(holdOf(fmt.Sprint(n-2), withHits("k=v", 1)), &w.resp), ErrNotHeld)
 	require.True(t, w.hold(holdOf(fmt.Sprint(n-3), withHits("k=v", 1))), "its id is free")
-	calls, before := 0, w.receipts()
+	calls, before := 0, w.reservations()
 	for ; w.memory.holds.open > 1; calls++ {
 		w.left("k=v")
-		left := w.receipts()
+		left := w.reservations()
 		require.LessOrEqual(t, before-left, lapseBatch, "in one call")
 		before = left
 	}
@@ -138,11 +138,11 @@ func TestHold_LapseInBatches(t *testing.T) {
 	require.EqualValues(t, n+1, w.Holds().Lapsed)
 }
 
-// receipts counts what is held.
-func (w *world) receipts() (n int) {
+// reservations counts what is held.
+func (w *world) reservations() (n int) {
 	for _, h := range w.memory.holds.ends {
 		for i := range h.limits {
-			n += len(h.limits[i].receipts)
+			n += len(h.limits[i].reservations)
 		}
 	}
 	return n

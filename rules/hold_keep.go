@@ -29,7 +29,7 @@ type holds struct {
 	lapsed atomic.Uint64
 }
 
-// lapseBatch is how many limits and receipts of holds one call ends. It takes some 0.2 ms.
+// lapseBatch is how many limits and reservations of holds one call ends. It takes some 0.2 ms.
 const lapseBatch = 1024
 
 // domainHolds are the holds of a domain.
@@ -58,16 +58,16 @@ type hold struct {
 
 // heldLimit is what is held of one limit.
 type heldLimit struct {
-	at       int // index of the descriptor
-	id       uint64
-	limiter  *sluice.Limiter
-	inFlight bool        // its units go back whole at the end
-	receipts []heldUnits // the oldest first
+	at           int // index of the descriptor
+	id           uint64
+	limiter      *sluice.Limiter
+	inFlight     bool        // its units go back whole at the end
+	reservations []heldUnits // the oldest first
 }
 
 type heldUnits struct {
-	receipt *sluice.Reservation
-	units   uint64
+	reservation *sluice.Reservation
+	units       uint64
 }
 
 // holdHeap is a heap of holds by their ends.
@@ -170,20 +170,20 @@ func (s *holds) lapse(now int64) {
 }
 
 // pass ends a hold whose time has come, or forgets one that has ended. It stops when it has given back the units of most
-// receipts. It returns how much it has done.
+// reservations. It returns how much it has done.
 func (s *holds) pass(h *hold, most int) (work int) {
 	for i := range h.limits {
 		l := &h.limits[i]
 		if !h.giveBack && !l.inFlight {
-			l.receipts = nil
+			l.reservations = nil
 		}
-		for ; len(l.receipts) > 0; work++ {
+		for ; len(l.reservations) > 0; work++ {
 			if work >= most {
 				return work
 			}
-			last := len(l.receipts) - 1
-			l.receipts[last].receipt.Cancel()
-			l.receipts = l.receipts[:last]
+			last := len(l.reservations) - 1
+			l.reservations[last].reservation.Cancel()
+			l.reservations = l.reservations[:last]
 		}
 	}
 	work += 1 + len(h.limits)

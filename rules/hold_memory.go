@@ -73,7 +73,7 @@ func (h *hold) add(b *batch, made [][]*sluice.Reservation) {
 				units = uint64(b.charges[c.from+k].Cost)
 			}
 			if r != nil {
-				l.receipts = append(l.receipts, heldUnits{r, units})
+				l.reservations = append(l.reservations, heldUnits{r, units})
 			}
 		}
 	}
@@ -140,7 +140,7 @@ func (m *memory) extend(t *holdTerms, b *batch) error {
 	return nil
 }
 
-// chargeHold charges all limits, or none: then it sets b.denied. made are the receipts, a list for each call.
+// chargeHold charges all limits, or none: then it sets b.denied. made are the reservations, a list for each call.
 //
 // The keys of windows are locked while they are looked at and charged, as in together. Calls that do not
 // lock them may come between, and so may the begin of another window. So the counts are looked at again, with the
@@ -149,16 +149,16 @@ func (m *memory) chargeHold(b *batch) (made [][]*sluice.Reservation) {
 	held := m.lock(b.calls)
 	defer m.unlock(held)
 	all := sluice.AllDecision{Denied: -1}
-	var receipts []*sluice.Reservation
+	var reservations []*sluice.Reservation
 	var each []sluice.Decision
 	stop := b.lookCounters()
 	full := b.listCharges(func(c *call) bool { return c.counter != nil && !c.shadow && !c.idle })
 	if stop = stop || full; !stop {
-		receipts = make([]*sluice.Reservation, len(b.charges))
+		reservations = make([]*sluice.Reservation, len(b.charges))
 		each = make([]sluice.Decision, len(b.charges))
-		if all = sluice.TakeAllReceipts(receipts, each, b.charges...); !all.Allowed || b.exceeded(each) {
+		if all = sluice.TakeAllReservations(reservations, each, b.charges...); !all.Allowed || b.exceeded(each) {
 			stop = true
-			for _, r := range receipts {
+			for _, r := range reservations {
 				r.Cancel()
 			}
 		}
@@ -168,7 +168,7 @@ func (m *memory) chargeHold(b *batch) (made [][]*sluice.Reservation) {
 	}
 	if made = make([][]*sluice.Reservation, len(b.calls)); !stop {
 		for i := range b.calls {
-			made[i] = receipts[b.calls[i].from:b.calls[i].to:b.calls[i].to]
+			made[i] = reservations[b.calls[i].from:b.calls[i].to:b.calls[i].to]
 		}
 	}
 	for i := range b.calls {
@@ -201,7 +201,7 @@ func (c *call) answerHold(now int64, stop bool, all sluice.AllDecision, each []s
 	shadow := [1]sluice.Decision{}
 	if c.shadow && !stop {
 		made = make([]*sluice.Reservation, 1)
-		sluice.TakeAllReceipts(made, shadow[:], sluice.Charge{Key: c.at(), Cost: clampInt(c.hits)})
+		sluice.TakeAllReservations(made, shadow[:], sluice.Charge{Key: c.at(), Cost: clampInt(c.hits)})
 	}
 	switch {
 	case c.counts && stop:
@@ -264,22 +264,22 @@ func (l *heldLimit) settle(used, debt uint64) (capped bool) {
 		used = 0
 	}
 	held := uint64(0)
-	for _, r := range l.receipts {
+	for _, r := range l.reservations {
 		held += r.units
 	}
 	if capped = used > held && used-held > debt; capped {
 		used = held + debt
 	}
-	if len(l.receipts) == 0 && used > 0 {
+	if len(l.reservations) == 0 && used > 0 {
 		l.limiter.KeyHash(l.id).Debit(clampInt(used))
 	}
-	for i, r := range l.receipts {
+	for i, r := range l.reservations {
 		own := used
-		if i < len(l.receipts)-1 {
+		if i < len(l.reservations)-1 {
 			own = min(own, r.units)
 		}
 		used -= own
-		r.receipt.Settle(clampInt(own))
+		r.reservation.Settle(clampInt(own))
 	}
 	return capped
 }
@@ -289,8 +289,8 @@ func (l *heldLimit) settle(used, debt uint64) (capped bool) {
 func (h *hold) renew() {
 	for i := range h.limits {
 		if l := &h.limits[i]; l.inFlight {
-			for _, r := range l.receipts {
-				_ = r.receipt.Renew()
+			for _, r := range l.reservations {
+				_ = r.reservation.Renew()
 			}
 		}
 	}

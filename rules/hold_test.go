@@ -221,16 +221,16 @@ type modelHold struct {
 	giveBack bool
 }
 
-// charged is a charge of a hold, and a receipt for the same units of the limiter beside the engine.
+// charged is a charge of a hold, and a reservation for the same units of the limiter beside the engine.
 type charged struct {
-	at      int64
-	units   uint64
-	receipt *sluice.Reservation
+	at          int64
+	units       uint64
+	reservation *sluice.Reservation
 }
 
 // TestHold_Histories: in random histories of holds that use at most what they hold, what was used never exceeds the worst
 // case of the limit, in any interval; and calls that fail, or come twice, change nothing. Each answer is that of
-// an exact count in windows, and else that of a limiter whose receipts are settled one by one, which has an exact model.
+// an exact count in windows, and else that of a limiter whose reservations are settled one by one, which has an exact model.
 func TestHold_Histories(t *testing.T) {
 	random := seeded.Rand(t)
 	for _, algorithm := range []string{"", "fixed-window", "sliding-window", "sliding-log", "gcra", "token-bucket", "leaky-bucket"} {
@@ -267,7 +267,7 @@ func holdHistory(t *testing.T, algorithm string, random *rand.Rand) {
 			own := min(n, c.units)
 			n -= own
 			used = append(used, charged{at: c.at, units: own})
-			c.receipt.Settle(int(own))
+			c.reservation.Settle(int(own))
 		}
 	}
 	window := func(at int64) int64 { return at / int64(holdPeriod) }
@@ -295,9 +295,9 @@ func holdHistory(t *testing.T, algorithm string, random *rand.Rand) {
 		if beside == nil {
 			return charged{at: w.clock.Now(), units: n}, n <= left()
 		}
-		var receipts [1]*sluice.Reservation
-		ok = sluice.TakeAllReceipts(receipts[:], nil, sluice.Charge{Key: beside.Key("k"), Cost: int(n)}).Allowed
-		return charged{w.clock.Now(), n, receipts[0]}, ok
+		var reservations [1]*sluice.Reservation
+		ok = sluice.TakeAllReservations(reservations[:], nil, sluice.Charge{Key: beside.Key("k"), Cost: int(n)}).Allowed
+		return charged{w.clock.Now(), n, reservations[0]}, ok
 	}
 	unchanged := func(f func() error, want error) {
 		before := w.left("k=v")

@@ -100,9 +100,9 @@ func TestProxy_RefusesWhatItCannotLimit(t *testing.T) {
 func TestKeepPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProxy("")
-		var receipts [1]*sluice.Reservation
-		sluice.TakeAllReceipts(receipts[:], nil, sluice.Charge{Key: p.streams.Key("k"), Cost: 1})
-		giveBack := keepPlace(receipts[0], p.streams.Key("k").Limit().Period/3)
+		var reservations [1]*sluice.Reservation
+		sluice.TakeAllReservations(reservations[:], nil, sluice.Charge{Key: p.streams.Key("k"), Cost: 1})
+		giveBack := keepPlace(reservations[0], p.streams.Key("k").Limit().Period/3)
 		for range 600 {
 			time.Sleep(time.Second)
 			if left := p.streams.Key("k").Peek(0).Remaining; left != 4 {

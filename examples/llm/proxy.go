@@ -56,16 +56,16 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		prompt += len(strings.Fields(m.Content))
 	}
 	charges := []sluice.Charge{{Key: p.requests.Key(key), Cost: 1}, {Key: p.tokens.Key(key), Cost: prompt + step}, {Key: p.streams.Key(key), Cost: 1}}
-	var receipts [3]*sluice.Reservation
+	var reservations [3]*sluice.Reservation
 	var each [3]sluice.Decision
-	if d := sluice.TakeAllReceipts(receipts[:], each[:], charges...); !d.Allowed {
+	if d := sluice.TakeAllReservations(reservations[:], each[:], charges...); !d.Allowed {
 		p.deny(w, key, each)
 		return
 	}
-	s := &stream{held: prompt + step, prompt: prompt, tokens: receipts[1]}
-	defer keepPlace(receipts[2], p.streams.Key(key).Limit().Period/3)()
+	s := &stream{held: prompt + step, prompt: prompt, tokens: reservations[1]}
+	defer keepPlace(reservations[2], p.streams.Key(key).Limit().Period/3)()
 	defer func() {
-		receipts[1].Settle(s.used())
+		reservations[1].Settle(s.used())
 		p.count.settle(key, s)
 	}()
 	if err := s.pass(w, r, p, key, body); err != nil && r.Context().Err() == nil {

@@ -51,7 +51,7 @@ func (f *Fare) Rates() Fare {
 func (f *Fare) take() (t Ticket, wait time.Duration, ok bool) {
 	t = Ticket{*f, make([]*sluice.Reservation, len(f.charges))}
 	each := make([]sluice.Decision, len(f.charges))
-	if sluice.TakeAllReceipts(t.receipts, each, f.charges...).Allowed {
+	if sluice.TakeAllReservations(t.reservations, each, f.charges...).Allowed {
 		return t, 0, true
 	}
 	for i, d := range each {
@@ -81,9 +81,9 @@ func (f *Fare) wait(ctx context.Context, left time.Duration) (t Ticket, wait tim
 		bounded, cancel = context.WithTimeout(ctx, min(left, math.MaxInt64-grace)+grace)
 		defer cancel()
 	}
-	receipts, err := sluice.WaitAll(impatient{bounded, deadline}, f.charges...)
+	reservations, err := sluice.WaitAll(impatient{bounded, deadline}, f.charges...)
 	if err == nil {
-		return Ticket{*f, receipts}, 0, nil
+		return Ticket{*f, reservations}, 0, nil
 	}
 	if ended := ctx.Err(); ended != nil {
 		return Ticket{}, 0, ended
@@ -124,8 +124,8 @@ func (f *Fare) needed(err error) time.Duration {
 // A Ticket is a fare that has been paid, for an attempt to come. Spend or Refund ends it. The zero Ticket is of a call that
 // is free.
 type Ticket struct {
-	fare     Fare
-	receipts []*sluice.Reservation
+	fare         Fare
+	reservations []*sluice.Reservation
 }
 
 // Spend makes the charges final, so that the limiters need not remember them, except for the units of InFlight limiters. It
@@ -133,13 +133,13 @@ type Ticket struct {
 func (t *Ticket) Spend(r *inflight.Renewer) (held *inflight.Lease) {
 	for i, c := range t.fare.charges {
 		if i < t.fare.rates {
-			t.receipts[i].Settle(c.Cost)
+			t.reservations[i].Settle(c.Cost)
 			continue
 		}
 		if held == nil {
 			held = &inflight.Lease{}
 		}
-		held.Add(c, t.receipts[i])
+		held.Add(c, t.reservations[i])
 	}
 	if held != nil {
 		r.Keep(held)
@@ -149,7 +149,7 @@ func (t *Ticket) Spend(r *inflight.Renewer) (held *inflight.Lease) {
 
 // Refund gives the charges back.
 func (t *Ticket) Refund() {
-	for _, r := range t.receipts {
+	for _, r := range t.reservations {
 		r.Cancel()
 	}
 }

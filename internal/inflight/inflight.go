@@ -89,20 +89,20 @@ type Lease struct {
 
 // A unit is what has been charged to one key.
 type unit struct {
-	charge  sluice.Charge
-	receipt *sluice.Reservation
+	charge      sluice.Charge
+	reservation *sluice.Reservation
 }
 
-// Add adds a charge to a lease that is not kept yet, with its receipt, which is the lease's from then on. It leaves out what
+// Add adds a charge to a lease that is not kept yet, with its reservation, which is the lease's from then on. It leaves out what
 // has charged nothing.
-func (l *Lease) Add(c sluice.Charge, receipt *sluice.Reservation) {
-	if receipt.WouldDeny() || c.Cost <= 0 {
+func (l *Lease) Add(c sluice.Charge, reservation *sluice.Reservation) {
+	if reservation.WouldDeny() || c.Cost <= 0 {
 		return
 	}
 	if l.units == nil {
 		l.units = l.space[:0]
 	}
-	l.units = append(l.units, unit{c, receipt})
+	l.units = append(l.units, unit{c, reservation})
 }
 
 // Keep has the units of l renewed until its End. Call it once. It allocates only when it arms the timer.
@@ -126,7 +126,7 @@ func (r *Renewer) Keep(l *Lease) {
 func (l *Lease) End() {
 	units := l.take()
 	for i := range units {
-		units[i].receipt.Cancel()
+		units[i].reservation.Cancel()
 	}
 }
 
@@ -226,18 +226,18 @@ func (l *Lease) shortest() time.Duration {
 func (l *Lease) renew() {
 	for i := range l.units {
 		u := &l.units[i]
-		if u.receipt != nil && u.receipt.Renew() == nil {
+		if u.reservation != nil && u.reservation.Renew() == nil {
 			continue
 		}
-		u.receipt.Cancel() // of what is left of it
-		u.receipt = nil
+		u.reservation.Cancel() // of what is left of it
+		u.reservation = nil
 		if d := u.charge.Key.Peek(u.charge.Cost); !d.Allowed || d.WouldDeny {
 			continue
 		}
-		var receipts [1]*sluice.Reservation
-		sluice.TakeAllReceipts(receipts[:], nil, u.charge)
-		if r := receipts[0]; !r.WouldDeny() {
-			u.receipt = r
+		var reservations [1]*sluice.Reservation
+		sluice.TakeAllReservations(reservations[:], nil, u.charge)
+		if r := reservations[0]; !r.WouldDeny() {
+			u.reservation = r
 		}
 	}
 }

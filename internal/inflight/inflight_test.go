@@ -32,16 +32,16 @@ func newLimiter(t testing.TB, limit sluice.Limit) *sluice.Limiter {
 
 // begin takes a unit of each limiter for a call that begins, if all have one.
 func begin(r *inflight.Renewer, key string, lims ...*sluice.Limiter) *inflight.Lease {
-	charges, receipts := make([]sluice.Charge, len(lims)), make([]*sluice.Reservation, len(lims))
+	charges, reservations := make([]sluice.Charge, len(lims)), make([]*sluice.Reservation, len(lims))
 	for i, lim := range lims {
 		charges[i] = sluice.Charge{Key: lim.Key(key), Cost: 1}
 	}
-	if !sluice.TakeAllReceipts(receipts, nil, charges...).Allowed {
+	if !sluice.TakeAllReservations(reservations, nil, charges...).Allowed {
 		return nil
 	}
 	l := &inflight.Lease{}
 	for i := range charges {
-		l.Add(charges[i], receipts[i])
+		l.Add(charges[i], reservations[i])
 	}
 	r.Keep(l)
 	return l
@@ -175,10 +175,10 @@ func TestRenewer_NothingToRenew(t *testing.T) {
 // TestLease_NotKept: a lease that ends before it is kept gives back what it has.
 func TestLease_NotKept(t *testing.T) {
 	lim, l := newLimiter(t, sluice.PerHour(3)), &inflight.Lease{}
-	var receipts [1]*sluice.Reservation
+	var reservations [1]*sluice.Reservation
 	c := sluice.Charge{Key: lim.Key("k"), Cost: 2}
-	require.True(t, sluice.TakeAllReceipts(receipts[:], nil, c).Allowed)
-	l.Add(c, receipts[0])
+	require.True(t, sluice.TakeAllReservations(reservations[:], nil, c).Allowed)
+	l.Add(c, reservations[0])
 	require.Equal(t, 1, left(lim))
 	l.End()
 	l.End()
@@ -224,38 +224,38 @@ func TestRenewer_Concurrent(t *testing.T) {
 func TestKeep_AllocatesNothing(t *testing.T) {
 	lim, r := newLimiter(t, sluice.PerHour(1000)), inflight.NewRenewer()
 	held := begin(r, "k", lim) // arms the timer
-	var receipts [1]*sluice.Reservation
-	sluice.TakeAllReceipts(receipts[:], nil, sluice.Charge{Key: lim.Key("k"), Cost: 1})
+	var reservations [1]*sluice.Reservation
+	sluice.TakeAllReservations(reservations[:], nil, sluice.Charge{Key: lim.Key("k"), Cost: 1})
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		held.End()
 		*held = inflight.Lease{}
-		held.Add(sluice.Charge{Key: lim.Key("k"), Cost: 1}, receipts[0])
+		held.Add(sluice.Charge{Key: lim.Key("k"), Cost: 1}, reservations[0])
 		r.Keep(held)
 	}))
 }
 
-// BenchmarkKeep is what a call pays, of which receipts take most: see BenchmarkReceipt.
+// BenchmarkKeep is what a call pays, of which reservations take most: see BenchmarkReservation.
 func BenchmarkKeep(b *testing.B) {
 	lim, r := newLimiter(b, sluice.PerHour(1000)), inflight.NewRenewer()
 	b.ReportAllocs()
 	var l inflight.Lease
-	receipts, charges := make([]*sluice.Reservation, 1), []sluice.Charge{{Key: lim.Key("k"), Cost: 1}}
+	reservations, charges := make([]*sluice.Reservation, 1), []sluice.Charge{{Key: lim.Key("k"), Cost: 1}}
 	for b.Loop() {
-		sluice.TakeAllReceipts(receipts, nil, charges...)
+		sluice.TakeAllReservations(reservations, nil, charges...)
 		l = inflight.Lease{}
-		l.Add(charges[0], receipts[0])
+		l.Add(charges[0], reservations[0])
 		r.Keep(&l)
 		l.End()
 	}
 }
 
-func BenchmarkReceipt(b *testing.B) {
+func BenchmarkReservation(b *testing.B) {
 	lim := newLimiter(b, sluice.PerHour(1000))
 	b.ReportAllocs()
-	receipts, charges := make([]*sluice.Reservation, 1), []sluice.Charge{{Key: lim.Key("k"), Cost: 1}}
+	reservations, charges := make([]*sluice.Reservation, 1), []sluice.Charge{{Key: lim.Key("k"), Cost: 1}}
 	for b.Loop() {
-		sluice.TakeAllReceipts(receipts, nil, charges...)
-		receipts[0].Cancel()
+		sluice.TakeAllReservations(reservations, nil, charges...)
+		reservations[0].Cancel()
 	}
 }
 

@@ -24,18 +24,18 @@ type Judgement[R, P any] struct {
 	Entries []Entry[R, P]
 	Charges []sluice.Charge   // the Key is zero where there is a Remote
 	States  []sluice.Decision // of Limiters; nil once they are no longer how the keys stand
-	Settles bool              // charges take receipts, since they may be given back
+	Settles bool              // charges take reservations, since they may be given back
 	ends    [kinds]int32      // where the entries of each kind end; small, as all of it is copied
 	keyless bool              // the request is denied for the error of a Key
 }
 
 // An Entry is a policy that judges a request.
 type Entry[R, P any] struct {
-	Policy  *Policy[R, P]
-	Key     string
-	Asked   *Asked // by a Remote
-	charged bool
-	receipt *sluice.Reservation // if it may be given back; nil of a Remote
+	Policy      *Policy[R, P]
+	Key         string
+	Asked       *Asked // by a Remote
+	charged     bool
+	reservation *sluice.Reservation // if it may be given back; nil of a Remote
 }
 
 // Lacking is what a request lacks that a Key needs.
@@ -185,13 +185,13 @@ func (j *Judgement[R, P]) charge(k Kind) (all sluice.AllDecision, against []stri
 func chargeAll[R, P any](entries []Entry[R, P], charges []sluice.Charge, states []sluice.Decision, settles bool) (all sluice.AllDecision, against []string) {
 	if settles {
 		var few [Inline]*sluice.Reservation
-		receipts := slices.Grow(few[:0], len(charges))[:len(charges)]
-		all = sluice.TakeAllReceipts(receipts, states, charges...)
-		for i, r := range receipts {
-			entries[i].receipt = r
+		reservations := slices.Grow(few[:0], len(charges))[:len(charges)]
+		all = sluice.TakeAllReservations(reservations, states, charges...)
+		for i, r := range reservations {
+			entries[i].reservation = r
 		}
 	} else {
-		all = sluice.TakeAllReceipts(nil, states, charges...)
+		all = sluice.TakeAllReservations(nil, states, charges...)
 	}
 	for i := range states {
 		e, admitted := &entries[i], states[i].Allowed && !states[i].WouldDeny

@@ -21,14 +21,14 @@ func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
 // settleNear is Settle for the Limiters, so that they need not remember what they have charged.
 func (j *Judgement[R, P]) settleNear(final int) {
 	for i := range j.Entries {
-		j.Entries[i].receipt.Settle(final)
+		j.Entries[i].reservation.Settle(final)
 	}
 }
 
 // Holds reports whether InFlight policies have charged the request, and no Lease has their units.
 func (j *Judgement[R, P]) Holds() bool {
 	for i := range j.Entries {
-		if e := &j.Entries[i]; e.Policy.Holds && e.receipt != nil {
+		if e := &j.Entries[i]; e.Policy.Holds && e.reservation != nil {
 			return true
 		}
 	}
@@ -39,8 +39,8 @@ func (j *Judgement[R, P]) Holds() bool {
 func (j *Judgement[R, P]) Lease(l *inflight.Lease) {
 	for i := range j.Entries {
 		if e := &j.Entries[i]; e.Policy.Holds {
-			l.Add(j.Charges[i], e.receipt)
-			e.receipt = nil
+			l.Add(j.Charges[i], e.reservation)
+			e.reservation = nil
 		}
 	}
 }
@@ -49,8 +49,8 @@ func (j *Judgement[R, P]) Lease(l *inflight.Lease) {
 func (j *Judgement[R, P]) Release() {
 	for i := range j.Entries {
 		if e := &j.Entries[i]; e.Policy.Holds {
-			e.receipt.Cancel()
-			e.receipt = nil
+			e.reservation.Cancel()
+			e.reservation = nil
 		}
 	}
 }

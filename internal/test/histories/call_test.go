@@ -135,7 +135,7 @@ func (c *call) doAll(l *sluice.Limiter) (r result) {
 		charges[i] = sluice.Charge{Key: w.brings.keyOf(l, w.key), Cost: w.cost}
 	}
 	r.each = make([]sluice.Decision, len(charges))
-	r.all = sluice.TakeAllReceipts(nil, r.each, charges...)
+	r.all = sluice.TakeAllReservations(nil, r.each, charges...)
 	return r
 }
 

@@ -105,7 +105,7 @@ func (tr *allTracer) take(all, swept []sluice.Charge, model []oracle.Charge) slu
 		each[i] = sluice.Decision{Limit: i, RetryAfter: time.Duration(-i)} // of an earlier call
 	}
 	beyond := slices.Clone(each[min(len(all), len(each)):])
-	tr.Equal(want, sluice.TakeAllReceipts(nil, each, all...), "TakeAllReceipts without receipts")
+	tr.Equal(want, sluice.TakeAllReservations(nil, each, all...), "TakeAllReservations without reservations")
 	tr.Equal(want, sluice.TakeAll(swept...), "TakeAll after a sweep")
 	for i := range each[:min(len(all), len(each))] {
 		tr.Equal(fromOracle(d.Each[i]), each[i], fmt.Sprint("charge ", i))

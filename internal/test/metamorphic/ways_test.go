@@ -18,13 +18,13 @@ import (
 // A way is a limiter in which one limit is in force for all keys, in one of the ways to put it
 // there.
 type way struct {
-	name     string
-	own      bool // the limit is the limiter's own; else it is in force beside another one
-	put      func(w *wayTracer, way *way)
-	key      func(w *wayTracer, way *way, name string) (sluice.Key, error)
-	l        *sluice.Limiter
-	receipts []*sluice.Reservation // nil where there was an error
-	kept     map[string]bool       // keys that Key.SetLimit has put under the limit, by turns
+	name         string
+	own          bool // the limit is the limiter's own; else it is in force beside another one
+	put          func(w *wayTracer, way *way)
+	key          func(w *wayTracer, way *way, name string) (sluice.Key, error)
+	l            *sluice.Limiter
+	reservations []*sluice.Reservation // nil where there was an error
+	kept         map[string]bool       // keys that Key.SetLimit has put under the limit, by turns
 }
 
 func newWays() []*way {
@@ -92,13 +92,13 @@ type wayTracer struct {
 	limit  sluice.Limit
 	limits []sluice.Limit // that it changes between, at once in all ways; nil if it does not
 	older  bool           // calls have older times, and times to come
-	open   []chargedKey   // what the receipts are of
+	open   []chargedKey   // what the reservations are of
 
 	constant bool // Unlimited or DenyAll has been in force, or is beside it
 	restored bool
 }
 
-// A chargedKey is one of a charge that has a receipt.
+// A chargedKey is one of a charge that has a reservation.
 type chargedKey struct {
 	name string
 	cost int
@@ -333,24 +333,24 @@ func (w *wayTracer) giveBack(name string, cost int) {
 		w.one("Reset", name, func(k sluice.Key) any { k.Reset(); return nil })
 	default:
 		w.one(fmt.Sprint("Refund ", cost), name, func(k sluice.Key) any { k.Refund(cost); return nil })
-		w.losesReceipts(name)
+		w.losesReservations(name)
 	}
 }
 
-// losesReceipts lets the receipts of a key be settled no more that has been refunded: the units may have
+// losesReservations lets the reservations of a key be settled no more that has been refunded: the units may have
 // been theirs, and whether others are given back in their place depends on whether the key, if it
 // is fresh, has been dropped since.
-func (w *wayTracer) losesReceipts(name string) {
+func (w *wayTracer) losesReservations(name string) {
 	for i := range w.open {
 		if w.open[i].name == name {
 			for _, way := range w.ways {
-				way.receipts[i] = nil
+				way.reservations[i] = nil
 			}
 		}
 	}
 }
 
-// takeAll charges some keys together, and keeps the receipts.
+// takeAll charges some keys together, and keeps the reservations.
 func (w *wayTracer) takeAll() {
 	var names []string
 	var costs []int
@@ -373,10 +373,10 @@ func (w *wayTracer) takeAll() {
 		var got sluice.AllDecision
 		switch form {
 		case 0:
-			got = sluice.TakeAllReceipts(all, each[:], charges...)
-			way.receipts = append(way.receipts, all...)
+			got = sluice.TakeAllReservations(all, each[:], charges...)
+			way.reservations = append(way.reservations, all...)
 		case 1:
-			got = sluice.TakeAllReceipts(nil, each[:], charges...)
+			got = sluice.TakeAllReservations(nil, each[:], charges...)
 		default:
 			return fmt.Sprint(sluice.AllowEach(nil, charges...))
 		}
@@ -391,7 +391,7 @@ func (w *wayTracer) reserve(name string, cost int) {
 	w.open = append(w.open, chargedKey{name, cost})
 	w.alike("Reserve", func(way *way) any {
 		r, err := w.handle(way, name).Reserve(cost, wait)
-		way.receipts = append(way.receipts, r)
+		way.reservations = append(way.reservations, r)
 		if err != nil {
 			return err.Error()
 		}
@@ -399,7 +399,7 @@ func (w *wayTracer) reserve(name string, cost int) {
 	})
 }
 
-// settle settles one of the receipts. No call that brings a limit charges the units beyond the
+// settle settles one of the reservations. No call that brings a limit charges the units beyond the
 // cost, and so they go under another one where the key has been forgotten.
 func (w *wayTracer) settle() {
 	if len(w.open) == 0 {
@@ -412,13 +412,13 @@ func (w *wayTracer) settle() {
 	}
 	w.Note("settle %v with %d", r, used)
 	for _, way := range w.ways {
-		if r := way.receipts[i]; r != nil {
+		if r := way.reservations[i]; r != nil {
 			r.Settle(used)
 		}
 	}
 }
 
-// restore lets some of the limiters go on from a snapshot. Receipts do not outlive that.
+// restore lets some of the limiters go on from a snapshot. Reservations do not outlive that.
 func (w *wayTracer) restore() {
 	if w.older || w.constant {
 		return // units come back as under the limit before
@@ -427,7 +427,7 @@ func (w *wayTracer) restore() {
 	w.restored = true // what has been counted has gone
 	w.open = nil
 	for _, way := range w.ways {
-		way.receipts = nil
+		way.reservations = nil
 		if w.Rng.IntN(2) == 0 {
 			way.l = restored(w.TB, way.l.Config(), way.l)
 			way.put(w, way)

@@ -376,7 +376,7 @@ func TestReservation_MovesToAKeysOwnLimit(t *testing.T) {
 	require.Equal(t, 7*sec, k.Peek(0).ResetAfter)
 }
 
-// TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged: the units count for the new period, so the receipt
+// TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged: the units count for the new period, so the reservation
 // outlasts the old one, and a sweep does not drop it.
 func TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged(t *testing.T) {
 	l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerSecond(10)})
@@ -389,7 +389,7 @@ func TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged(t *testing.T) {
 	require.Equal(t, 9, l.Key("k").Peek(0).Remaining)
 }
 
-// TestExtend_IsCutAtTheLimit: a receipt grows as far as there is room, and is settled as one.
+// TestExtend_IsCutAtTheLimit: a reservation grows as far as there is room, and is settled as one.
 func TestExtend_IsCutAtTheLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)

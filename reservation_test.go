@@ -17,17 +17,17 @@ import (
 	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
-// mustTake is a TakeAllReceipts of one charge that is to be admitted.
+// mustTake is a TakeAllReservations of one charge that is to be admitted.
 func mustTake(t testing.TB, k Key, cost int) *Reservation {
 	t.Helper()
 	var all [1]*Reservation
-	require.True(t, TakeAllReceipts(all[:], nil, Charge{k, cost}).Allowed)
+	require.True(t, TakeAllReservations(all[:], nil, Charge{k, cost}).Allowed)
 	return all[0]
 }
 
-// TestTakeAllReceipts_Overlapping: many requests of one key are open at once, and all succeed
+// TestTakeAllReservations_Overlapping: many requests of one key are open at once, and all succeed
 // in the end. Time that nobody has used while they were open is not saved up for later.
-func TestTakeAllReceipts_Overlapping(t *testing.T) {
+func TestTakeAllReservations_Overlapping(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Limit.Rate, c.Limit.Period, c.Offset = 10, 10*sec, 0
 		if c.Limit.Burst != 0 {
@@ -57,9 +57,9 @@ func TestTakeAllReceipts_Overlapping(t *testing.T) {
 	})
 }
 
-// TestTakeAllReceipts_AcrossLimits: a change that leaves the windows as they are leaves the
-// receipts good.
-func TestTakeAllReceipts_AcrossLimits(t *testing.T) {
+// TestTakeAllReservations_AcrossLimits: a change that leaves the windows as they are leaves the
+// reservations good.
+func TestTakeAllReservations_AcrossLimits(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for name, change := range map[string]func(l *Limiter, to Limit) error{
 			"all": func(l *Limiter, to Limit) error { return l.SetLimit(to) },
@@ -93,9 +93,9 @@ func TestTakeAllReceipts_AcrossLimits(t *testing.T) {
 	})
 }
 
-// TestTakeAllReceipts_NilAndEmpty: there is a receipt for each charge that was made, and for
+// TestTakeAllReservations_NilAndEmpty: there is a reservation for each charge that was made, and for
 // none else; one of nothing gives nothing back, and can still be charged.
-func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
+func TestTakeAllReservations_NilAndEmpty(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		c.Shadow = true
@@ -104,7 +104,7 @@ func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
 		most := c.Limit.Capacity()
 		all, each := make([]*Reservation, 4), make([]Decision, 4)
 		all[0], all[3] = &Reservation{}, &Reservation{}
-		d := TakeAllReceipts(all, each, Charge{k, 1}, Charge{other, most + 1})
+		d := TakeAllReservations(all, each, Charge{k, 1}, Charge{other, most + 1})
 		assert.False(t, d.Allowed)
 		assert.Equal(t, 1, d.Denied)
 		assert.True(t, each[0].Allowed)
@@ -114,7 +114,7 @@ func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
 		assert.Zero(t, l.Len(), "a denial tracks nothing")
 
 		shadow.AllowN("k", most)
-		d = TakeAllReceipts(all, each, Charge{k, 0}, Charge{shadow.Key("k"), 1}, Charge{other, 2})
+		d = TakeAllReservations(all, each, Charge{k, 0}, Charge{shadow.Key("k"), 1}, Charge{other, 2})
 		assert.True(t, d.Allowed)
 		assert.True(t, d.WouldDeny)
 		assert.Nil(t, all[1], "nothing was charged")
@@ -135,20 +135,20 @@ func TestTakeAllReceipts_NilAndEmpty(t *testing.T) {
 		require.NoError(t, l.SetLimit(c.Limit))
 		assert.Equal(t, most, k.Peek(0).Remaining)
 
-		assert.True(t, TakeAllReceipts(nil, nil).Allowed)
-		assert.True(t, TakeAllReceipts(nil, nil, Charge{k, 1}).Allowed, "without a place for the receipt")
+		assert.True(t, TakeAllReservations(nil, nil).Allowed)
+		assert.True(t, TakeAllReservations(nil, nil, Charge{k, 1}).Allowed, "without a place for the reservation")
 		assert.Equal(t, most-1, k.Peek(0).Remaining)
 	})
 }
 
-// TestTakeAllReceipts_WithoutRoom: a key that is admitted without state has nothing to give
-// back, and one that is denied for want of room no receipt.
-func TestTakeAllReceipts_WithoutRoom(t *testing.T) {
+// TestTakeAllReservations_WithoutRoom: a key that is admitted without state has nothing to give
+// back, and one that is denied for want of room no reservation.
+func TestTakeAllReservations_WithoutRoom(t *testing.T) {
 	for _, o := range []Overflow{OverflowAdmitNew, OverflowDenyNew} {
 		l, _ := newFrozen(t, Config{Limit: PerSecond(10), MaxKeys: 1, Shards: 1, Overflow: o})
 		require.True(t, l.Allow("first"))
 		all := make([]*Reservation, 1)
-		require.Equal(t, o == OverflowAdmitNew, TakeAllReceipts(all, nil, Charge{l.Key("k"), 3}).Allowed)
+		require.Equal(t, o == OverflowAdmitNew, TakeAllReservations(all, nil, Charge{l.Key("k"), 3}).Allowed)
 		require.Equal(t, o == OverflowAdmitNew, all[0] != nil)
 		if all[0] != nil {
 			all[0].Cancel()
@@ -158,8 +158,8 @@ func TestTakeAllReceipts_WithoutRoom(t *testing.T) {
 	}
 }
 
-// TestTakeAllReceipts_LeavesNoRecords once all have been settled, nor after denials.
-func TestTakeAllReceipts_LeavesNoRecords(t *testing.T) {
+// TestTakeAllReservations_LeavesNoRecords once all have been settled, nor after denials.
+func TestTakeAllReservations_LeavesNoRecords(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		k := l.Key("k")
@@ -172,15 +172,15 @@ func TestTakeAllReceipts_LeavesNoRecords(t *testing.T) {
 			r.Settle(1)
 		}
 		require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
-		require.False(t, TakeAllReceipts(nil, nil, Charge{k, -1}).Allowed)
+		require.False(t, TakeAllReservations(nil, nil, Charge{k, -1}).Allowed)
 		require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
 	})
 }
 
-// TestConcurrent_ReceiptsGiveBackWhatTheyTook: goroutines take and give back at once, with a
+// TestConcurrent_ReservationsGiveBackWhatTheyTook: goroutines take and give back at once, with a
 // clock that stands still, while tables grow and keys get limits of their own. In the end all is
 // there, and never has more been admitted than there was.
-func TestConcurrent_ReceiptsGiveBackWhatTheyTook(t *testing.T) {
+func TestConcurrent_ReservationsGiveBackWhatTheyTook(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		keys := []Key{l.Key("a"), l.Key("b")}
@@ -189,7 +189,7 @@ func TestConcurrent_ReceiptsGiveBackWhatTheyTook(t *testing.T) {
 			for i := range 300 {
 				first, second := keys[g%2], keys[(g+1)%2]
 				all := make([]*Reservation, 2)
-				d := TakeAllReceipts(all, nil, Charge{first, 1}, Charge{second, 2})
+				d := TakeAllReservations(all, nil, Charge{first, 1}, Charge{second, 2})
 				if d.Allowed {
 					all[0].Cancel()
 					all[1].Cancel()
@@ -209,8 +209,8 @@ func TestConcurrent_ReceiptsGiveBackWhatTheyTook(t *testing.T) {
 	})
 }
 
-// TestTakeAllReceipts_ManyCharges: more than fit into its own space, each with its receipt.
-func TestTakeAllReceipts_ManyCharges(t *testing.T) {
+// TestTakeAllReservations_ManyCharges: more than fit into its own space, each with its reservation.
+func TestTakeAllReservations_ManyCharges(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
 		var charges []Charge
@@ -218,7 +218,7 @@ func TestTakeAllReceipts_ManyCharges(t *testing.T) {
 			charges = append(charges, Charge{l.KeyUint64(uint64(i % 20)), 1})
 		}
 		all := make([]*Reservation, len(charges))
-		require.True(t, TakeAllReceipts(all, nil, charges...).Allowed)
+		require.True(t, TakeAllReservations(all, nil, charges...).Allowed)
 		for i, r := range all {
 			require.NotNil(t, r, "charge %d", i)
 			r.Cancel()
@@ -229,9 +229,9 @@ func TestTakeAllReceipts_ManyCharges(t *testing.T) {
 	})
 }
 
-// TestTakeAllReceipts_AfterABlock that is over, and that nobody has swept: its end is not taken
+// TestTakeAllReservations_AfterABlock that is over, and that nobody has swept: its end is not taken
 // for what the key owes.
-func TestTakeAllReceipts_AfterABlock(t *testing.T) {
+func TestTakeAllReservations_AfterABlock(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
 		k := l.Key("k")
@@ -247,9 +247,9 @@ func TestTakeAllReceipts_AfterABlock(t *testing.T) {
 	})
 }
 
-// TestTakeAllReceipts_OfUnitsThatWereRefunded: what a log has struck out is not given back a second
+// TestTakeAllReservations_OfUnitsThatWereRefunded: what a log has struck out is not given back a second
 // time, and units of other times are left alone.
-func TestTakeAllReceipts_OfUnitsThatWereRefunded(t *testing.T) {
+func TestTakeAllReservations_OfUnitsThatWereRefunded(t *testing.T) {
 	l, clock := newFrozen(t, Config{Algorithm: SlidingLog, Limit: PerMinute(10)})
 	k := l.Key("k")
 	require.True(t, k.AllowN(3))
@@ -287,10 +287,10 @@ func (y yieldingBucket) idleAt(word uint64) uint64 {
 	return y.bucket.idleAt(word)
 }
 
-// TestConcurrent_ReceiptsAddUp: with the clock frozen, what keys owe in the end is what was
+// TestConcurrent_ReservationsAddUp: with the clock frozen, what keys owe in the end is what was
 // used, whatever was reserved, settled, cancelled and taken meanwhile, while the tables
 // are replaced.
-func TestConcurrent_ReceiptsAddUp(t *testing.T) {
+func TestConcurrent_ReservationsAddUp(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		t.Run(a.String(), func(t *testing.T) {
 			t.Parallel()
@@ -365,9 +365,9 @@ func addUp(t *testing.T, l *Limiter, uses bool, seed uint64) {
 	require.Zero(t, openReservations(l))
 }
 
-// TestConcurrent_ReceiptsAmongEverything: nothing that can be done to keys stands in the
+// TestConcurrent_ReservationsAmongEverything: nothing that can be done to keys stands in the
 // way of anything else, and in the end all is forgotten.
-func TestConcurrent_ReceiptsAmongEverything(t *testing.T) {
+func TestConcurrent_ReservationsAmongEverything(t *testing.T) {
 	t.Parallel()
 	for _, a := range bucketAlgorithms {
 		rng := seeded.Rand(t)
@@ -443,9 +443,9 @@ func disturbKey(l *Limiter, k Key, rng *rand.Rand) {
 	}
 }
 
-// TestTakeAllReceipts_OfEarlierUnits: in a window algorithm a receipt takes its own units out,
+// TestTakeAllReservations_OfEarlierUnits: in a window algorithm a reservation takes its own units out,
 // and none that were charged after them. Then the key is as if they had never been charged.
-func TestTakeAllReceipts_OfEarlierUnits(t *testing.T) {
+func TestTakeAllReservations_OfEarlierUnits(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for _, later := range []time.Duration{c.Limit.Period / 4, c.Limit.Period / 2, c.Limit.Period, 2 * c.Limit.Period} {
 			l, clock := newFrozen(t, c)
@@ -468,7 +468,7 @@ func TestTakeAllReceipts_OfEarlierUnits(t *testing.T) {
 }
 
 // TestCancel_AfterABlockThatHasBeenForgotten: a block has taken the place of what was charged, and
-// a call for no units that of the block. When the clock goes back to before its end, the receipt
+// a call for no units that of the block. When the clock goes back to before its end, the reservation
 // has nothing to give back, nor has one that another one follows.
 func TestCancel_AfterABlockThatHasBeenForgotten(t *testing.T) {
 	for _, a := range bucketAlgorithms {

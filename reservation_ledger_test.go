@@ -57,16 +57,16 @@ func TestLedger_RecordsOfAbandonedReservationsGo(t *testing.T) {
 	require.LessOrEqual(t, most, 2*fewRecords)
 }
 
-// TestLedger_RecordsGoWithTheirKeys: those of receipts that nobody settles are at most twice as many as
+// TestLedger_RecordsGoWithTheirKeys: those of reservations that nobody settles are at most twice as many as
 // MaxKeys allows, and the next reservation ends those of keys that have been dropped.
 func TestLedger_RecordsGoWithTheirKeys(t *testing.T) {
 	const most = 1000
 	for name, reserve := range map[string]func(l *Limiter, i uint64){
 		"Reserve": func(l *Limiter, i uint64) { mustReserve(t, l.KeyUint64(i), 1) },
-		"TakeAllReceipts": func(l *Limiter, i uint64) {
-			receipts := make([]*Reservation, 1)
-			require.True(t, TakeAllReceipts(receipts, nil, Charge{l.KeyUint64(i), 1}).Allowed)
-			require.NotNil(t, receipts[0])
+		"TakeAllReservations": func(l *Limiter, i uint64) {
+			reservations := make([]*Reservation, 1)
+			require.True(t, TakeAllReservations(reservations, nil, Charge{l.KeyUint64(i), 1}).Allowed)
+			require.NotNil(t, reservations[0])
 		},
 	} {
 		l, clock := newFrozen(t, Config{Limit: PerDay(100), MaxKeys: most})
@@ -380,7 +380,7 @@ func TestCancel_AfterAnEvictionMintsNothing(t *testing.T) {
 	}
 }
 
-// TestCancel_AfterAnEvictionOfAnother: the receipts of the key that has come back are good.
+// TestCancel_AfterAnEvictionOfAnother: the reservations of the key that has come back are good.
 func TestCancel_AfterAnEvictionOfAnother(t *testing.T) {
 	for _, a := range bucketAlgorithms {
 		l, _ := newFrozen(t, Config{Algorithm: a, Limit: PerSecond(1).WithBurst(10), MaxKeys: 1, Shards: 1})
@@ -411,9 +411,9 @@ func TestLedger_ARecordThatHasGone(t *testing.T) {
 	require.NotSame(t, found, lg.Find(k.id))
 }
 
-// TestWaitAll_GivesTheReceiptsOfTakeAllReceipts: they are settled to the same effect, under every algorithm, but for the turns
+// TestWaitAll_GivesTheReservationsOfTakeAllReservations: they are settled to the same effect, under every algorithm, but for the turns
 // of LeakyBucket.
-func TestWaitAll_GivesTheReceiptsOfTakeAllReceipts(t *testing.T) {
+func TestWaitAll_GivesTheReservationsOfTakeAllReservations(t *testing.T) {
 	rng := seeded.Rand(t)
 	for name, c := range everyFew {
 		if c.Algorithm == LeakyBucket {
@@ -436,7 +436,7 @@ func TestWaitAll_GivesTheReceiptsOfTakeAllReceipts(t *testing.T) {
 							a[i], b[i] = Charge{waits.Key("k"), cost}, Charge{takes.Key("k"), cost}
 						}
 						all := make([]*Reservation, n)
-						if !TakeAllReceipts(all, nil, b...).Allowed {
+						if !TakeAllReservations(all, nil, b...).Allowed {
 							continue
 						}
 						mine, err := WaitAll(t.Context(), a...)

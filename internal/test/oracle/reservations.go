@@ -2,7 +2,7 @@ package oracle
 
 import "math/big"
 
-// Receipts is a key with reservations under GCRA, TokenBucket or LeakyBucket, with the
+// Reservations is a key with reservations under GCRA, TokenBucket or LeakyBucket, with the
 // history of all that it has been charged, so that it can say what would be left if a
 // reservation had been smaller.
 //
@@ -15,7 +15,7 @@ import "math/big"
 //
 // The units that a reservation gives back are not always determined. They are by the history if
 // that tells more than bounds: see Settle.
-type Receipts struct {
+type Reservations struct {
 	rule   *rule
 	queue  bool
 	now    *gcra
@@ -25,7 +25,7 @@ type Receipts struct {
 	loose  bool     // a settlement among them was not exact
 }
 
-// Event is what a key has been charged, or given back. Those of Reserve are receipts.
+// Event is what a key has been charged, or given back. Those of Reserve are reservations.
 type Event struct {
 	arrival  int64 // of a reservation
 	slot     int64
@@ -50,14 +50,14 @@ const (
 	TooLate
 )
 
-// NewReceipts returns a fresh key.
-func NewReceipts(c Config) *Receipts {
+// NewReservations returns a fresh key.
+func NewReservations(c Config) *Reservations {
 	rule, tk := newRule(c, nil), newTicks(c)
-	return &Receipts{rule: rule, queue: c.Algorithm == LeakyBucket, first: tk, now: newGCRA(tk, rule.limit)().(*gcra)}
+	return &Reservations{rule: rule, queue: c.Algorithm == LeakyBucket, first: tk, now: newGCRA(tk, rule.limit)().(*gcra)}
 }
 
 // Take is Model.Take.
-func (r *Receipts) Take(t, cost int64) Decision {
+func (r *Reservations) Take(t, cost int64) Decision {
 	d := (&key{rule: r.rule, state: r.now}).decide(t, cost, Decision{})
 	if d.Allowed && cost > 0 {
 		r.events = append(r.events, &Event{slot: t, units: cost})
@@ -66,13 +66,13 @@ func (r *Receipts) Take(t, cost int64) Decision {
 }
 
 // Peek is Model.Peek.
-func (r *Receipts) Peek(t, cost int64) Decision {
+func (r *Reservations) Peek(t, cost int64) Decision {
 	return (&key{rule: r.rule, state: r.now.clone()}).decide(t, cost, Decision{})
 }
 
-// Reserve returns the wait for the slot, which is at most most, and the receipt. No wait
+// Reserve returns the wait for the slot, which is at most most, and the reservation. No wait
 // is as short as a negative most.
-func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outcome) {
+func (r *Reservations) Reserve(t, cost, most int64) (wait int64, e *Event, out Outcome) {
 	asked := max(cost, 1)
 	switch {
 	case cost < 0:
@@ -93,7 +93,7 @@ func (r *Receipts) Reserve(t, cost, most int64) (wait int64, e *Event, out Outco
 }
 
 // ReserveFor is Reserve for a slot that is not before the one it would give.
-func (r *Receipts) ReserveFor(t, cost, slot int64) *Event {
+func (r *Reservations) ReserveFor(t, cost, slot int64) *Event {
 	e := &Event{arrival: t, slot: slot, units: cost, cost: cost, reserved: true}
 	if cost > 0 {
 		e.before.Set(&r.now.tat)
@@ -113,7 +113,7 @@ func (e *Event) Used() int64 { return e.units }
 func (e *Event) Ended() bool { return e.ended }
 
 // Refund is Model.Refund.
-func (r *Receipts) Refund(t, cost int64) {
+func (r *Reservations) Refund(t, cost int64) {
 	if cost > 0 && r.now.tat.Cmp(r.now.at(t)) > 0 {
 		cost = min(cost, r.rule.limit)
 		r.now.refund(t, cost)
@@ -121,17 +121,17 @@ func (r *Receipts) Refund(t, cost int64) {
 	}
 }
 
-// Reset makes the key fresh, and lets all receipts end.
-func (r *Receipts) Reset() {
+// Reset makes the key fresh, and lets all reservations end.
+func (r *Reservations) Reset() {
 	r.now.tat.SetInt64(0)
 	r.forget()
 }
 
 // Evict drops the key, for want of room: it is fresh, and what it had been charged can no
 // longer be given back.
-func (r *Receipts) Evict() { r.Reset() }
+func (r *Reservations) Evict() { r.Reset() }
 
-func (r *Receipts) forget() {
+func (r *Reservations) forget() {
 	for _, e := range r.events {
 		e.ended = true
 	}
@@ -140,7 +140,7 @@ func (r *Receipts) forget() {
 }
 
 // SetLimit keeps what is owed, in units, rounded up to a tick.
-func (r *Receipts) SetLimit(t int64, c Config) {
+func (r *Reservations) SetLimit(t int64, c Config) {
 	tk := newTicks(c)
 	r.rule = newRule(c, r.rule)
 	r.now.shift(t, tk)
@@ -158,7 +158,7 @@ func (s *gcra) shift(t int64, tk *ticks) {
 
 // replay returns the TAT after a history, with what the i-th event has left it at, and
 // the latest slot before t that lies after the TAT that was there, or -1.
-func (r *Receipts) replay(t int64, i int) (tat, mid *big.Int, gap bool) {
+func (r *Reservations) replay(t int64, i int) (tat, mid *big.Int, gap bool) {
 	s := &gcra{ticks: r.first}
 	s.tat.Set(&r.base)
 	changed := -1
@@ -203,7 +203,7 @@ type Bounds struct{ Least, Most *big.Int }
 // of the slots that have begun follows a gap that another reservation has left.
 // Otherwise at least what lies between now and the end of the reservation is given back,
 // unless slots of others are to come, or there has been a refund or another limit since.
-func (r *Receipts) Settle(e *Event, t, actual int64) Bounds {
+func (r *Reservations) Settle(e *Event, t, actual int64) Bounds {
 	tat := new(big.Int).Set(&r.now.tat)
 	as := Bounds{tat, tat}
 	if e.settled {
@@ -223,7 +223,7 @@ func (r *Receipts) Settle(e *Event, t, actual int64) Bounds {
 	return r.giveBack(e, t, actual)
 }
 
-func (r *Receipts) giveBack(e *Event, t, actual int64) Bounds {
+func (r *Reservations) giveBack(e *Event, t, actual int64) Bounds {
 	tat := new(big.Int).Set(&r.now.tat)
 	i, alone, changed, pending := 0, true, false, false
 	for j, other := range r.events {
@@ -275,7 +275,7 @@ func larger(x, y *big.Int) *big.Int {
 
 // Observe makes tat, which must be within the bounds of the last Settle, what is owed. It
 // reports whether it is.
-func (r *Receipts) Observe(tat uint64, b Bounds) bool {
+func (r *Reservations) Observe(tat uint64, b Bounds) bool {
 	x := new(big.Int).SetUint64(tat)
 	if x.Cmp(b.Least) < 0 || x.Cmp(b.Most) > 0 {
 		return false
@@ -285,10 +285,10 @@ func (r *Receipts) Observe(tat uint64, b Bounds) bool {
 }
 
 // TAT is what the key owes, as a tick.
-func (r *Receipts) TAT() *big.Int { return &r.now.tat }
+func (r *Reservations) TAT() *big.Int { return &r.now.tat }
 
 // Rest forgets the history if the key is fresh at t, and reports whether it is.
-func (r *Receipts) Rest(t int64) bool {
+func (r *Reservations) Rest(t int64) bool {
 	if !r.now.idle(t) {
 		return false
 	}
@@ -297,7 +297,7 @@ func (r *Receipts) Rest(t int64) bool {
 }
 
 // Undo forgets the reservation that has just been made: it is asked what would be.
-func (r *Receipts) Undo(e *Event) {
+func (r *Reservations) Undo(e *Event) {
 	if e == nil || e.cost == 0 {
 		return
 	}

@@ -6,10 +6,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReceipts_ByHand: one unit a second, two at once; times in seconds.
-func TestReceipts_ByHand(t *testing.T) {
+// TestReservations_ByHand: one unit a second, two at once; times in seconds.
+func TestReservations_ByHand(t *testing.T) {
 	const s = 1_000_000_000
-	r := NewReceipts(Config{Rate: 1, Burst: 2, Period: s, Grid: true})
+	r := NewReservations(Config{Rate: 1, Burst: 2, Period: s, Grid: true})
 	require.True(t, r.Take(0, 2).Allowed)
 	reserve := func(now, cost, wait int64) *Event {
 		t.Helper()
@@ -38,7 +38,7 @@ func TestReceipts_ByHand(t *testing.T) {
 	require.False(t, r.Rest(7*s-1))
 	require.True(t, r.Rest(7*s))
 
-	q := NewReceipts(Config{Algorithm: LeakyBucket, Rate: 1, Burst: 2, Period: s, Grid: true})
+	q := NewReservations(Config{Algorithm: LeakyBucket, Rate: 1, Burst: 2, Period: s, Grid: true})
 	for i, want := range []Outcome{Reserved, Reserved, QueueFull} {
 		wait, _, out := q.Reserve(0, 1, 100*s)
 		require.Equal(t, want, out)

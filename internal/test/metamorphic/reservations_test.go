@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
-// A windowCharge is one of the charges of a key in a windowReceipts.
+// A windowCharge is one of the charges of a key in a windowReservations.
 type windowCharge struct {
 	now   int64
 	units int                 // less than 0: given back
@@ -23,9 +23,9 @@ type windowCharge struct {
 	ends  int64               // when the window of the charge ends, under sluice.FixedWindowFirstCharge
 }
 
-// A windowReceipts drives one key through a random trace, and compares it with the history of
+// A windowReservations drives one key through a random trace, and compares it with the history of
 // its charges in which those that have been settled were what was used.
-type windowReceipts struct {
+type windowReservations struct {
 	*trace
 	l       *sluice.Limiter
 	k       sluice.Key
@@ -35,7 +35,7 @@ type windowReceipts struct {
 	partly  int // settlements that gave something back
 }
 
-func newWindowReceipts(tb testing.TB, rng *rand.Rand, variant variant, evicts bool) *windowReceipts {
+func newWindowReservations(tb testing.TB, rng *rand.Rand, variant variant, evicts bool) *windowReservations {
 	c := variant.config()
 	rates := []int{1, 3, 10, 100}
 	if c.Algorithm == sluice.SlidingWindow {
@@ -51,7 +51,7 @@ func newWindowReceipts(tb testing.TB, rng *rand.Rand, variant variant, evicts bo
 	if c.TTL, c.Shards = 1, 1; evicts {
 		c.MaxKeys = 1
 	}
-	tr := &windowReceipts{trace: &trace{TB: tb, Rng: rng, Clock: sluice.NewManualClock(start)}}
+	tr := &windowReservations{trace: &trace{TB: tb, Rng: rng, Clock: sluice.NewManualClock(start)}}
 	c.Clock = tr.Clock
 	tr.Cfg, tr.l = c, mustNew(tb, c)
 	tr.k = tr.l.Key("k")
@@ -59,7 +59,7 @@ func newWindowReceipts(tb testing.TB, rng *rand.Rand, variant variant, evicts bo
 }
 
 // model is the history, replayed.
-func (tr *windowReceipts) model() *oracle.Model {
+func (tr *windowReservations) model() *oracle.Model {
 	m := traces.NewCounting(oracleConfig(tr.Cfg))
 	for _, c := range tr.history {
 		if c.units < 0 {
@@ -73,7 +73,7 @@ func (tr *windowReceipts) model() *oracle.Model {
 
 // look compares the key with the history: it is the same, or under TokenBucketInterval at least as
 // strict.
-func (tr *windowReceipts) look() {
+func (tr *windowReservations) look() {
 	now := tr.Clock.Now()
 	got := tr.k.Peek(0)
 	want := fromOracle(tr.model().Guess(guess(got)).Peek("k", now, 0))
@@ -88,7 +88,7 @@ func (tr *windowReceipts) look() {
 	}
 }
 
-func (tr *windowReceipts) take() {
+func (tr *windowReservations) take() {
 	now, cost := tr.Clock.Now(), 1+tr.Rng.IntN(tr.Cfg.Limit.Capacity())
 	if tr.Rng.IntN(2) == 0 {
 		cost = 1 + tr.Rng.IntN(min(4, tr.Cfg.Limit.Capacity()))
@@ -102,17 +102,17 @@ func (tr *windowReceipts) take() {
 	}
 	first := tr.Rng.IntN(cost + 1)
 	costs, all := []int{first, cost - first}, make([]*sluice.Reservation, 2)
-	ok := sluice.TakeAllReceipts(all, nil, sluice.Charge{Key: tr.k, Cost: costs[0]}, sluice.Charge{Key: tr.k, Cost: costs[1]}).Allowed
+	ok := sluice.TakeAllReservations(all, nil, sluice.Charge{Key: tr.k, Cost: costs[0]}, sluice.Charge{Key: tr.k, Cost: costs[1]}).Allowed
 	tr.Note("take %d: %v", costs, ok)
 	for i, r := range all {
-		tr.Equal(ok, r != nil, "receipt")
+		tr.Equal(ok, r != nil, "reservation")
 		if ok && costs[i] > 0 {
 			tr.history = append(tr.history, windowCharge{now: now, units: costs[i], r: r, cost: costs[i], ends: now + int64(tr.k.Peek(0).ResetAfter)})
 		}
 	}
 }
 
-func (tr *windowReceipts) settle() {
+func (tr *windowReservations) settle() {
 	var open []int
 	for i, c := range tr.history {
 		if c.r != nil {
@@ -151,8 +151,8 @@ func (tr *windowReceipts) settle() {
 	tr.Equal(before, tr.k.Peek(0).Remaining, "the second time")
 }
 
-// forget ends the history, and with it all receipts.
-func (tr *windowReceipts) forget(what string) {
+// forget ends the history, and with it all reservations.
+func (tr *windowReservations) forget(what string) {
 	tr.Note(what)
 	var open []*sluice.Reservation
 	for _, c := range tr.history {
@@ -168,7 +168,7 @@ func (tr *windowReceipts) forget(what string) {
 	tr.look()
 }
 
-func (tr *windowReceipts) step(evicts bool) {
+func (tr *windowReservations) step(evicts bool) {
 	switch tr.Rng.IntN(10) {
 	case 0, 1, 2, 3:
 		tr.take()
@@ -194,9 +194,9 @@ func (tr *windowReceipts) step(evicts bool) {
 	}
 }
 
-// TestModel_ReceiptsOfWindowsAreExact: whatever order the receipts of a key are settled in, it
+// TestModel_ReservationsOfWindowsAreExact: whatever order the reservations of a key are settled in, it
 // is left as if what they gave back had never been charged.
-func TestModel_ReceiptsOfWindowsAreExact(t *testing.T) {
+func TestModel_ReservationsOfWindowsAreExact(t *testing.T) {
 	for _, variant := range variants {
 		if !variant.Windowed() && !variant.Interval {
 			continue
@@ -206,7 +206,7 @@ func TestModel_ReceiptsOfWindowsAreExact(t *testing.T) {
 			settled, partly := 0, 0
 			for range depth.Ops() / 100 {
 				evicts := rng.IntN(3) == 0
-				tr := newWindowReceipts(t, rng, variant, evicts)
+				tr := newWindowReservations(t, rng, variant, evicts)
 				for range 40 {
 					tr.step(evicts)
 				}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
-// A Reservation is the receipt for a charge, of Reserve for a time to come or of
-// TakeAllReceipts. Its methods can be called concurrently, in any order. A nil Reservation stands for
+// A Reservation is the reservation for a charge, of Reserve for a time to come or of
+// TakeAllReservations. Its methods can be called concurrently, in any order. A nil Reservation stands for
 // a charge that has not been made: there is nothing to wait for and nothing to settle.
 type Reservation struct {
 	lim       *Limiter
@@ -88,7 +88,7 @@ func (r *Reservation) Settle(actual int) {
 }
 
 // settleMore settles what Extend has charged, the newest units first, and returns what of the actual cost is left for
-// the receipt's own units.
+// the reservation's own units.
 func (r *Reservation) settleMore(actual int) int {
 	r.extending.Lock()
 	more := r.more
@@ -116,7 +116,7 @@ func (r *Reservation) settleMore(actual int) int {
 }
 
 // Renew holds the units of an InFlight key for another Period from now on, as Permit.Renew does. It returns ErrNotHeld for
-// a receipt that is settled, and if units have lapsed: those are not taken again. A nil receipt, one of another
+// a reservation that is settled, and if units have lapsed: those are not taken again. A nil reservation, one of another
 // algorithm, and one whose units are not counted have nothing to renew.
 func (r *Reservation) Renew() (err error) {
 	if r == nil || r.lim.config.Load().Algorithm != InFlight {
@@ -204,16 +204,16 @@ func (r *Reservation) enter(rec *ledger.Record, p *policy, drops, from uint64) {
 	rec.Enter(&r.node, p, drops, from)
 }
 
-// receipts are the receipts that a TakeAllReceipts returns.
-type receipts struct {
+// reservations are the reservations that a TakeAllReservations returns.
+type reservations struct {
 	all     []*Reservation
 	charges []Charge
 	same    chain
 }
 
-// write makes the receipts for the charges of a claim that has been charged. before is the word that
+// write makes the reservations for the charges of a claim that has been charged. before is the word that
 // its key had until then. rec is the key's record.
-func (rs *receipts) write(c *claim, rec *ledger.Record, before uint64) {
+func (rs *reservations) write(c *claim, rec *ledger.Record, before uint64) {
 	p := c.policy
 	a, s := p.line, p.stamper()
 	kept := c.slot != nil && c.cost > 0 && p.keeps() && (a != nil || s != nil)
