@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write REFERENCE.md")
 
-// reference says what each field means. Mistakes come from the tests of Load.
+// reference says what each field means.
 var reference = []struct {
 	level  level
 	fields [][2]string
@@ -47,23 +47,23 @@ var reference = []struct {
 		{"replaces", "A list of maps with a `name`. If this rule fits a descriptor of a request, rules with these names neither limit nor count its other descriptors."},
 		{"unit_multiplier", "A whole number from 1 (ours, as proposed for Envoy). The window is that many units."},
 		{"period", "A time such as 30s (ours), in the place of `unit`. Windows begin at multiples of it since 1970."},
-		{"algorithm", "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window or in-flight (ours). Under in-flight (or in_flight) requests_per_unit is how many hits there are at once: each is given back when it ends (is_negative_hits), or comes back by itself after a unit at the earliest and two at the latest. Holds give hits back when they end, rules/httprules does when a request ends, and /check answers 501, since it does not hear of the end. Without it the rule is a fixed window, as Envoy's service has it. With another algorithm a call that is denied counts nothing, a look (0 hits) passes if one hit would, and the rule has counts of its own. Under any algorithm hits that are given back (is_negative_hits) are first those that were denied to the same entries: where nothing has counted them, they give nothing back."},
+		{"algorithm", "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window or in-flight (ours). Without it the rule is a fixed window, as in Envoy's service. With another algorithm a denied call counts nothing, a look (0 hits) passes if one hit would, and the rule has counts of its own. Under in-flight (or in_flight) requests_per_unit is the number of hits at once: `at_once` says so in fewer words. Holds give hits back when they end, rules/httprules when a request ends, a call by is_negative_hits; /check answers 501, since it does not hear of the end."},
 		{"at_once", "A whole number (ours), with `lease`: `at_once: 10, lease: 1m` says the same as `requests_per_unit: 10, period: 1m, algorithm: in-flight`."},
 		{"lease", "A time such as 1m (ours), with `at_once`: hits that nobody gives back or renews come back by themselves after it, before two of it are over."},
 		{"burst", "A whole number from 1 (ours), for gcra, token-bucket and leaky-bucket: how many hits pass at once. Without it that is requests_per_unit."},
 		{"soft", "A whole number (ours): so many hits are admitted beyond the limit."},
-		{"max_debt", "A whole number (ours): the most that one hold is charged beyond what it has held, when it is settled with more. Without it that is 10 times requests_per_unit, or burst if that is more; 0 charges nothing beyond. So one wrong number of what was used cannot lock a key for longer than that takes to be paid off. The answer to a settlement that was cut says so (`capped`)."},
+		{"max_debt", "A whole number (ours): the most that a settlement charges beyond the units of its hold. Without it 10 times the larger of requests_per_unit and burst; 0 charges nothing beyond. So one wrong number cannot lock a key for longer than that takes to be paid off. The answer to a settlement that was cut says `capped`."},
 		{"block_for", "A time such as 15m (ours). A call that is denied blocks its key for that long."},
 		{"offset", "A time below the period (ours), for windows: they begin that much later. `offset: 96h` makes weeks begin on Mondays."},
-		{"leases", "true or false (ours), where a store counts for many processes: whether hits may be admitted from units that it has lent. Without it they may. With false every call asks the store, and what remains, and the count above the limit, are exact at each answer."},
-		{"count_denied", "true or false (ours), for windows: whether hits that are denied count. Without it the domain's setting counts; without that it is true for fixed windows and false for the others. Under another algorithm than fixed-window, and with soft, hits that were denied and counted stay so when they are given back."},
-		{"weights", "A map of kinds and decimal numbers, such as {input: 1, output: 5, cached: 0.1} (ours): how many units one of each kind costs, exactly. A descriptor says behind the rule's entries how many of each kind there were: `client=ann, input=1000, output=200` costs 2,000. The sum is rounded up once, or down if it is given back. Where the number is in hits_addend, which is all that Envoy fills by itself, the entry is `output=hits_addend`, one in a descriptor. A descriptor without such entries counts its hits as units. Counts are whole numbers of at most 15 digits. A descriptor with another one, with a kind twice or that is none of the weights, or with both counts and hits, is denied and counts nothing; refunds of its entries then give nothing back for as long as denied hits wait. An answer without a word would pass in a proxy that lets pass what fails."},
-		{"scale", "A whole number from 1 to 1000000000 (ours): how many units make one of requests_per_unit, burst, soft and max_debt. Hits and weights are in units, and are counted one by one, so nothing is rounded: `requests_per_unit: 50, scale: 1000000` is 50 dollars, counted in millionths. Answers are in the words of requests_per_unit, and a part of one that remains is not told. A window of a day has room for 2.8e14 units, one of a month for 9e15; a limit that does not fit is an error that says what would. In a store requests_per_unit times scale is at most 4294967295. Counts stay when scale changes, as they do when requests_per_unit changes, unless the product passes 4294967295: the rule has a counter of its own then."},
-		{"then", "The name of another rule of the domain (ours): a second budget. What this rule has no room for is taken from it, in one step, and a call is denied only if both together have no room for it. It then counts in neither, so both rules count as with `count_denied: false`. A call is charged to the second rule by its own values, and where it has a key without a value, by the value of that key in the call: `client` and `budget: plan` goes on to `client` and `budget: credits` of the same client. What is given back goes to the second budget first, as far as it was charged for the same entries in its present window. Remaining is that of both. The second rule can be asked directly, too. It has a limit, the same `scale`, no `then`, `soft`, `block_for` or `shadow_mode`, and neither has this one `soft`, `block_for` or `shadow_mode`. A store counts such rules exactly over replicas and without leases; their keys are in one slot of a cluster for each domain. It knows what a key has taken from the second budget until the window ends, or with another algorithm for one to two times as long as a full budget takes to be fresh. It has no holds of two budgets: a call that would hold both is an error. Counts of a fixed window begin at 0 when the rule gets its first `then`, or is named by its first."},
+		{"leases", "true or false (ours), with a store: whether a process may admit hits from units that the store has lent to it. Without it, it may. With false every call asks the store, and Remaining is exact."},
+		{"count_denied", "true or false (ours), for windows: whether denied hits count. Without it the domain's setting holds, or else true for fixed windows and false for others. Denied hits that were counted stay counted when they are given back, under another algorithm than fixed-window, and with soft."},
+		{"weights", "A map of kinds and decimal numbers, such as {input: 1, output: 5, cached: 0.1} (ours): the units that one of each kind costs, exactly. A descriptor names the counts behind the rule's entries: `client=ann, input=1000, output=200` costs 2,000. The sum is rounded up once, or down if it is given back. `output=hits_addend` takes the count from hits_addend, the only number that Envoy fills in. A descriptor without counts counts its hits as units. A count has at most 15 digits. A descriptor with a longer count, a kind twice, an unknown kind, or counts and hits, is denied and counts nothing."},
+		{"scale", "A whole number from 1 to 1000000000 (ours): the units in one of requests_per_unit, burst, soft and max_debt. Hits and weights are in units: `requests_per_unit: 50, scale: 1000000` is 50 dollars, counted in millionths, and nothing is rounded. Answers are in requests_per_unit, rounded down. A window of a day has room for 2.8e14 units, of a month for 9e15; in a store requests_per_unit times scale is at most 4294967295. Counts stay when scale changes, unless the product passes 4294967295."},
+		{"then", "The name of another rule of the domain (ours): a second budget. Hits that this rule has no room for are taken from the second, in one step; a call is denied only if both together have no room, and then counts in neither. The call is charged to the second rule by its own values; where that rule has a key without a value, by the value of the key in the call: `client` and `budget: plan` goes on to `client` and `budget: credits` of the same client. Hits that are given back go to the second budget first, as far as it was charged for the same entries in its present window. Remaining is the sum of both. The second rule can be asked directly. Both have the same `scale`, and neither has `soft`, `block_for` or `shadow_mode`; the second has no `then`. A store counts both exactly, without leases, in one slot of a cluster for each domain, and has no holds of two budgets. Counts of a fixed window begin at 0 when a rule gets its first `then`, or is named by the first."},
 	}},
 	{inDomainOptions, [][2]string{
-		{"max_keys", "A whole number (ours): how many keys are tracked, for each unit and for each rule with an algorithm of its own. A change counts when the process starts again, and counts that are restored then go on: a domain that has max_keys for the first time takes over the keys of all domains that have none, of which those of others are idle in time."},
-		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. A change counts when the process starts again. A domain that then has deny-new or admit-new, and had neither overflow nor max_keys before, counts from 0, and the log says so: among its keys would be those of other domains, which keep new ones out."},
+		{"max_keys", "A whole number (ours): the keys that are tracked, for each unit and for each rule with an algorithm of its own. A change counts when the process starts again."},
+		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. A change counts when the process starts again; a domain that then has its first deny-new or admit-new counts from 0, and the log says so."},
 		{"atomic", "true or false (ours). All descriptors of a call are counted, or, if it is denied, none. That is exact also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
 		{"count_denied", "true or false (ours): the setting of rules that have none of their own."},
 	}},
@@ -85,46 +85,27 @@ func referencePage() string {
 	var b strings.Builder
 	b.WriteString("# Rules: every field\n\n<!-- go test -run Reference -update writes this page. -->\n\n" +
 		"Fields are those of Envoy's rate limit service, and its files load unchanged; \"ours\" marks the others.\n" +
-		"A file with a mistake does not load, and all mistakes are reported at once. One with a warning loads. In\n" +
-		"the examples `f` is the file, and the lines of a descriptor are those below `key: k` in\n" +
-		"line 4 of a file for domain `d`.\n")
+		"A file with a mistake does not load, and all mistakes are reported at once. One with a warning loads. Both\n" +
+		"are told with the place, and with what would be right:\n\n" +
+		"    " + example().want + "\n")
 	for _, section := range reference {
-		fmt.Fprintf(&b, "\n## In %s\n", section.level)
+		fmt.Fprintf(&b, "\n## In %s\n\n| field | meaning |\n|---|---|\n", section.level)
 		for _, f := range section.fields {
-			fmt.Fprintf(&b, "\n### %s\n\n%s\n", f[0], f[1])
-			writeMistakes(&b, "error", f[0], section.level, loadErrors)
-			writeMistakes(&b, "warning", f[0], section.level, loadWarnings)
+			fmt.Fprintf(&b, "| `%s` | %s |\n", f[0], strings.ReplaceAll(f[1], "|", `\|`))
 		}
 	}
 	return b.String()
 }
 
-// listedAt is where the mistakes with a field that stands at two levels are listed.
-var listedAt = map[string]level{"descriptors": inFile, "count_denied": inRateLimit}
-
-func writeMistakes(b *strings.Builder, kind, field string, at level, list []mistake) {
-	if v, ok := listedAt[field]; ok && v != at {
-		return
-	}
-	first := true
-	for _, m := range list {
-		if m.field != field {
-			continue
-		}
-		if first {
-			fmt.Fprintf(b, "\n| what is written | %s |\n|---|---|\n", kind)
-			first = false
-		}
-		text := strings.ReplaceAll(strings.TrimSuffix(m.text, "\n"), "\n", " ⏎ ")
-		if text == "" {
-			text = " "
-		}
-		escape := strings.NewReplacer("|", `\|`, "\t", "⇥", maxRequestsText, "4294967295")
-		fmt.Fprintf(b, "| `%s` | `f:%s` |\n", escape.Replace(text), escape.Replace(m.want))
-	}
+// example is the mistake that the page shows.
+func example() mistake {
+	i := slices.IndexFunc(loadErrors, func(m mistake) bool { return m.field == "requests_per_unit" })
+	m := loadErrors[i]
+	m.want = "rules.yaml:" + strings.ReplaceAll(m.want, maxRequestsText, "4294967295")
+	return m
 }
 
-// TestReference: the page has every field that Load knows, and every mistake that tests make.
+// TestReference: the page has every field that Load knows, and tests make a mistake with each.
 func TestReference(t *testing.T) {
 	page := referencePage()
 	if *update {
