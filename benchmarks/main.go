@@ -45,7 +45,6 @@ var pages = []struct {
 	make          func(results.Results) string
 }{
 	{filepath.Join("..", "README.md"), report.Benchmarks, report.Readme},
-	{"README.md", report.Budgets, report.BudgetSection},
 }
 
 func main() {

@@ -158,7 +158,7 @@ func TestGuard_CommandLine(t *testing.T) {
 	assert.Equal(t, "benchmarks guard: context canceled\n", errs.String())
 }
 
-const page = "# title\n<!-- benchmarks:begin -->\n<!-- benchmarks:end -->\n<!-- budgets:begin -->\n<!-- budgets:end -->\nend\n"
+const page = "# title\n<!-- benchmarks:begin -->\n<!-- benchmarks:end -->\nend\n"
 
 // benchmarksFolder is a place that looks like this module in its clone.
 func benchmarksFolder(t *testing.T) {
@@ -194,7 +194,7 @@ func TestReport_RewritesThePublishedResultsAndTheReadmes(t *testing.T) {
 	assert.Contains(t, string(text), "fed8765")
 	assert.Contains(t, string(text), "| some limiter | - |")
 	for path, want := range map[string]string{
-		"../README.md": "**57**", "README.md": "abc1234", "results/results.txt": "abc1234", "results/speed.svg": "<svg",
+		"../README.md": "**57**", "results/results.txt": "abc1234", "results/speed.svg": "<svg",
 		redisTable: "def5678", redisPage: "Redis 7.0",
 	} {
 		text, err := os.ReadFile(path)
@@ -211,9 +211,9 @@ func TestReport_Errors(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(published, 0o755))
 	require.NoError(t, results.Save(filepath.Join(published, results.File), results.Results{}))
-	require.NoError(t, os.WriteFile("README.md", []byte("no markers"), 0o644))
+	require.NoError(t, os.WriteFile("../README.md", []byte("no markers"), 0o644))
 	code, _, stderr = command(t, "report")
 	assert.Equal(t, exitFailed, code)
-	assert.Contains(t, stderr, `README.md: no section between one line "<!-- budgets:begin -->"`)
+	assert.Contains(t, stderr, `README.md: no section between one line "<!-- benchmarks:begin -->"`)
 	assert.Error(t, checkPages())
 }

@@ -8,12 +8,8 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
-// The sections of the READMEs that are generated: the figures in the README of the
-// library, and the budgets in that of the benchmarks.
-const (
-	Benchmarks = "benchmarks"
-	Budgets    = "budgets"
-)
+// Benchmarks is the section of the library's README that is generated.
+const Benchmarks = "benchmarks"
 
 // Readme is the section of the library's README.
 func Readme(r results.Results) string {
@@ -38,11 +34,6 @@ var readmePeers = []string{"failsafe-go in xsync", "sethvargo/go-limiter", "x/ti
 // inReadme picks five rows: sluice with both clocks, and readmePeers.
 func inReadme(s results.Subject) bool {
 	return isOurs(s) && s.Stands() || slices.Contains(readmePeers, s.Name)
-}
-
-// BudgetSection is the section of the benchmarks' own README.
-func BudgetSection(r results.Results) string {
-	return fmt.Sprintf("Commit %s, %s. %s\n\n%s", r.Machine.Commit, r.Machine.Date, budgetsAbout, newView(r).budgetTable().markdown())
 }
 
 // Section returns what stands between the markers of a section.
