@@ -180,6 +180,13 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 		for _, c := range []struct{ callee, caller string }{
 			{"(*table).lookup", "(*Limiter).allowAt"},
 			{"(*guide).tableOf", "(*Limiter).allowAt"},
+			{"(*table).lookup", "(*Permit).acquire"}, // which decides in its frame, as allowAt does
+			{"(*guide).tableOf", "(*Permit).acquire"},
+			{"(*store).now", "(*Permit).acquire"},
+			{"(*store).ahead", "(*Permit).acquire"},
+			{"(*table).lookup", "(*Permit).change"},
+			{"(*guide).tableOf", "(*Permit).change"},
+			{"(*store).now", "(*Permit).change"},
 			{"(*schedule).tick", "(*gcra).charge"},
 			{"(*store).now", "(*Limiter).Allow"},
 			{"(*store).ahead", "(*Limiter).Allow"},
@@ -199,6 +206,7 @@ func TestHotPath_TakesNoLock(t *testing.T) {
 	src := parse(t)
 	for _, name := range []string{
 		"(*Limiter).Allow", "(*Limiter).AllowN", "(*Limiter).allowAt", "(*Limiter).Take", "Key.decide", "Key.AllowN", "Key.Take",
+		"(*Limiter).Acquire", "Key.Acquire", "(*Permit).acquire", "(*Permit).change", "(*Permit).Release", "(*Permit).Renew", "(*inFlight).charge",
 		"(*table).lookup", "(*guide).tableOf", "(*store).now", "(*store).ahead", "(*store).prefetch", "(*store).charge",
 		"(*Hasher).Seeded", "(*Hasher).String", "(*schedule).tick", "(*gcra).charge", "(*systemClock).Now", "(*CoarseClock).Now",
 		"(*FastClock).Now", "(*Clock).Read",
@@ -226,7 +234,9 @@ func TestHotPath_ProbesCheckNoBounds(t *testing.T) {
 		assert.Empty(t, checks(src.fn(t, "(*table).lookup")), arch)
 		require.NotEmpty(t, checks(src.fn(t, "(*table).put")), "%s: or the compiler says it in other words now", arch)
 
-		assert.Empty(t, checks(src.fn(t, "(*Limiter).allowAt")), arch)
+		for _, name := range []string{"(*Limiter).allowAt", "(*Permit).change"} { // acquire counts, which checks
+			assert.Empty(t, checks(src.fn(t, name)), "%s: %s", arch, name)
+		}
 	}
 }
 
