@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-go/sluice/internal/inflight"
 )
 
-// maxParked bounds what is read of a response that may have to be returned later. Bodies
+// maxParked bounds the part of a response that is read before it may have to be returned. Bodies
 // of denials are far shorter.
 const maxParked = 8 << 10
 
-// parkGrace is what the reading may take beyond the pause. A connection is not worth more
+// parkGrace is the time that reading may take beyond the pause. A connection is not worth more
 // of waiting for a server that trickles.
 const parkGrace = time.Second
 
 // park begins to read the body of resp, so that its connection is free during the pause,
-// and returns a channel that is closed once it has. The body is then what has been read,
+// and returns a channel that is closed once it has. The body then holds the bytes read,
 // or that and the rest of a longer one; whoever reads it before waits for that.
 func park(resp *http.Response) (done <-chan struct{}) {
 	reading := make(chan struct{})
@@ -134,7 +134,7 @@ func (b *heldBody) takeOut() *inflight.Lease {
 	return held
 }
 
-// putBack has the body hold again what was taken out, or gives it back if the body has ended.
+// putBack has the body hold again the units that were taken out, or gives it back if the body has ended.
 func (b *heldBody) putBack(held *inflight.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,8 +145,8 @@ func (b *heldBody) putBack(held *inflight.Lease) {
 	b.held = held
 }
 
-// An upgraded body is a connection that has switched protocols. It ends when it is closed: what the server has to say may
-// end before what it hears.
+// An upgraded body is a connection that has switched protocols. It ends when it is closed: the server may stop
+// speaking before it stops listening.
 type upgraded struct {
 	*heldBody
 	rw io.ReadWriteCloser
@@ -158,7 +158,7 @@ func (u upgraded) Read(p []byte) (int, error) { return u.rw.Read(p) }
 // Write implements io.Writer.
 func (u upgraded) Write(p []byte) (int, error) { return u.rw.Write(p) }
 
-// CloseWrite ends what the server hears, as far as the connection can do that.
+// CloseWrite ends the stream to the server, as far as the connection can do that.
 func (u upgraded) CloseWrite() error {
 	if half, ok := u.rw.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -11,10 +11,10 @@
 // Judge.Handler is a middleware of the usual shape, func(http.Handler) http.Handler, so it fits
 // net/http and chi as it is. For echo there are echolimit (v5) and echov4limit, for gin
 // ginlimit, and for fiber (v3) fiberlimit, modules of their own: their handlers say how a
-// request ended in ways that a middleware of net/http does not see. [Judge] is what they are made
-// of, and what to fit other frameworks with. Do not put it behind fiber's adaptor, which
+// request ended in ways that a middleware of net/http does not see. They are made of [Judge],
+// which fits other frameworks, too. Do not put it behind fiber's adaptor, which
 // shows a middleware the last of several fields of one name and a handler the first, so that
-// clients choose what they are counted under; and which tells Config.Settle 200 for every
+// clients choose their own key; and which tells Config.Settle 200 for every
 // response.
 //
 // # What is promised
@@ -39,7 +39,7 @@
 //
 // # Keys and tiers
 //
-// [ByRemoteIP] counts a client by its address: that of the socket, or behind proxies, which
+// [ByRemoteIP] counts a client by its address: the address of the socket, or behind proxies, which
 // have to be named, the one that they have seen. There is no switch that trusts everybody.
 // A proxy that was not named, which makes one client of all of its clients, is logged once,
 // and so is a middleware that is around itself: IPConfig.OnUntrustedProxy and
@@ -48,22 +48,22 @@
 // all of, and no two IPv4 clients share a key. [IPTiers] adds wider networks with larger
 // budgets, so that owning many IPv6 networks buys little.
 //
-// [ByHeader], [ByCookie], [ByBasicAuthUser], [ByBearerToken] and [ByPattern] count by what
-// the request says, and [Join] combines keys. Policy.Limit has a request go by a limit that
+// [ByHeader], [ByCookie], [ByBasicAuthUser], [ByBearerToken] and [ByPattern] count by the words of
+// the request, and [Join] combines keys. Policy.Limit has a request go by a limit that
 // it brings, in its token, say.
 // A request takes bounded time to read, whatever a stranger sends; ATTACKS.md in the source of
-// this package lists what was tried against it.
+// this package lists the attacks that were tried.
 //
 // # Headers
 //
 // Denials carry Retry-After (RFC 9110, section 10.2.3). Everything else is off until
 // Headers says so: RateLimit-Policy and RateLimit of
 // draft-ietf-httpapi-ratelimit-headers-11, and the older X-RateLimit fields. They tell
-// strangers how much the service takes, and what is left, which may be more than they
+// strangers how much the service takes, and how much is left, which may be more than they
 // should know.
 //
-// The values are those of the decision, before Config.Settle. Where it does not say them all
-// they are read right after it, and what others charge to the same key in between shows. In the words of the draft, with R the
+// The values are the decision's, before Config.Settle. Where it does not say them all
+// they are read right after it, and charges of other requests to the key in between show. In the words of the draft, with R the
 // limit's rate per period P, and B its burst:
 //
 //	                     q  w              r                t
@@ -93,7 +93,7 @@
 //
 // While it runs, its units are renewed three times in a Period, however long it runs. They are looked at no more than
 // once in 10 ms, so take a Period of 30 ms or more; with a shorter one they can lapse for a moment, and be given to
-// others. The Period of a limit only says how soon the units of a process that hangs are free, and those of a
+// other requests. The Period of a limit only says how soon the units of a process that hangs are free, and the units of a
 // key that has been Reset, or whose limit's Period SetLimit has changed, are counted again within a third of it, or a second.
 //
 // A denial has a Retry-After of at most one second, since nobody knows when a request ends. The quota unit is "concurrent-requests".
@@ -106,23 +106,23 @@
 //
 // A Policy with a Remote in place of a Limiter counts elsewhere, as with redislimit in Redis.
 // Limiters judge first, all at one instant; then the Remotes are asked, one after
-// another, each with the context of the request. Put a Limiter in front of a Remote: what it
+// another, each with the context of the request. Put a Limiter in front of a Remote: a request that it
 // denies is no load there. If a Remote denies, all that was charged before is given back, as
-// far as it has not come back by itself; while the others are asked, other requests see it
+// far as it has not come back by itself; while other Remotes are asked, other requests see it
 // charged, and can be denied for it.
 //
 // A Remote can fail. Its error is neither a denial nor an admission: the request is answered
 // with 503, Retry-After: 1 and, without Config.OnDenied, a problem document; Decision.RemoteError
-// is the error. redislimit.Tier decides itself what to do without Redis, and returns none.
+// is the error. redislimit.Tier decides by itself how to go on without Redis, and returns none.
 // Calls after the decision, to give back or by Config.Settle, are bounded by a second
-// in all, whether the client is still there or not. If they fail, what was charged stays
+// in all, whether the client is still there or not. If they fail, the charges stay
 // charged.
 //
 // # Roll-out
 //
 // Policies whose limiter has sluice.Config.Shadow, or that have Policy.Shadow with a Remote,
 // deny nobody, for want of a key either; Decision.WouldDeny names those that would have. They are
-// asked once all others have admitted.
+// asked once all other policies have admitted.
 //
 // # Coming from another middleware
 //
@@ -161,6 +161,6 @@
 //
 // [NewTransport] returns an http.RoundTripper that keeps a program's own requests within a
 // limit for each host, by waiting or by failing fast; that leaves a host alone for as long
-// as its Retry-After or RateLimit asks; and that sends again what was denied, where that
+// as its Retry-After or RateLimit asks; and that sends denied requests again, where that
 // is safe. With a limiter of [sluice.InFlight] it keeps so many requests to a host open at once.
 package httplimit

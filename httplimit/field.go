@@ -9,7 +9,7 @@ import (
 )
 
 // Structured fields (RFC 9651), as far as RateLimit and RateLimit-Policy need them: the
-// parts that they are written with, and a parser of what servers send.
+// parts that they are written with, and a parser of the fields that servers send.
 
 const (
 	// maxInteger is the largest integer: section 3.3.1.
@@ -83,7 +83,7 @@ func saturatedSeconds(n int64) time.Duration {
 }
 
 // A fieldParser reads a structured field (RFC 9651, section 4.2) from the front. Its
-// methods report whether they have found what they look for; if not, the field is
+// methods report whether they have found it; if not, the field is
 // malformed, and they may have consumed a part of it.
 type fieldParser struct{ rest string }
 
@@ -100,7 +100,7 @@ func (p *fieldParser) serviceLimit() (pause time.Duration, ok bool) {
 		if !ok {
 			return 0, false
 		}
-		switch name { // of two of one name the last one counts, whatever the others are
+		switch name { // of two of one name the last counts
 		case "r":
 			r = value
 		case "t":

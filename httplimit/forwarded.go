@@ -107,7 +107,7 @@ func (k *ipKeyer) forwarded(lines []string) (node, error) {
 	case headerForwarded:
 		return k.walk(&list{lines: lines}, parseForwarded)
 	}
-	// The proxies replace what clients send. If there are two, one has not.
+	// The proxies replace the clients' fields. If there are two, one proxy has not.
 	if len(lines) > 1 {
 		return node{}, k.badHeader("is there more than once", "")
 	}
@@ -121,7 +121,7 @@ func (k *ipKeyer) forwarded(lines []string) (node, error) {
 	return n, nil
 }
 
-// walk goes from the right through what each hop says of the one before it, for as
+// walk goes from the right through the words of each hop about the hop before it, for as
 // long as the hop that says it is trusted.
 func (k *ipKeyer) walk(l *list, parse func(string) (node, bool)) (node, error) {
 	var hop node
@@ -153,7 +153,7 @@ func (k *ipKeyer) badHeader(what, value string) error {
 
 // A list reads the elements of a header from the right: the last line first. Empty
 // elements are elements, though RFC 9110, section 5.6.1.2, would have them ignored: a
-// proxy that did not know its peer may have left one, and what is left of it is the
+// proxy that did not know its peer may have left one, and the rest of it is the
 // client's.
 type list struct {
 	lines []string // those not begun
@@ -177,8 +177,8 @@ func (l *list) next() (element string, more bool, err error) {
 	room := maxForwardedBytes - l.read
 	start := max(0, len(l.rest)-room)
 	comma := lastComma(l.rest[start:])
-	// Where the line begins instead of a comma, a byte is counted for that, too: what a
-	// client puts in front must not be what makes an element too long.
+	// The beginning of the line counts as a byte, as a comma would: text that a
+	// client puts in front must not make an element too long.
 	if comma < 0 && len(l.rest) >= room {
 		return "", false, errTooLong
 	}
@@ -194,8 +194,8 @@ func (l *list) next() (element string, more bool, err error) {
 
 // lastComma returns the place of the last comma in s that is in no quoted string, or -1.
 //
-// Quoted strings are found from their ends. So what a client has put on the left, an
-// opening quote without an end say, does not change what the proxies have put on the
+// Quoted strings are found from their ends. So text that a client has put on the left, an
+// opening quote without an end say, does not change the text that the proxies have put on the
 // right. X-Forwarded-For has no quoted strings; there, an element with a quote is no
 // address wherever it begins.
 func lastComma(s string) int {
@@ -205,7 +205,7 @@ func lastComma(s string) int {
 			return i
 		}
 		if i = openingQuote(s[:i]); i < 0 {
-			return -1 // no parser takes what is left
+			return -1 // no parser takes the rest
 		}
 		s = s[:i]
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-go/sluice/internal/policies"
 )
 
-// Headers says what responses tell about the limits; the package documentation says
-// what the values mean. The zero value is Retry-After on denials and nothing else.
+// Headers chooses the fields of responses that tell about the limits; the package documentation explains
+// the values. The zero value is Retry-After on denials and nothing else.
 //
 // The fields are set before the handler or Config.OnDenied is called; for other names, rename
-// them there. RateLimit and RateLimit-Policy are lists: they add to what is there already, so
+// them there. RateLimit and RateLimit-Policy are lists: they add to the fields that are there already, so
 // that middlewares can be stacked. The other fields replace it.
 //
 // A browser shows them to a script of another origin only if Access-Control-Expose-Headers
@@ -50,13 +50,13 @@ type Headers struct {
 	// with a PartitionKey.
 	RateLimitPolicy HeaderVersion
 
-	// RateLimit sends the field RateLimit: what is left of them. If RateLimitPolicy is
+	// RateLimit sends the field RateLimit: how much is left. If RateLimitPolicy is
 	// on, too, both must be of the same version.
 	RateLimit HeaderVersion
 
 	// PartitionKey returns the partition key (pk) of a request in the two fields, given
 	// the name of the policy and the key of the request. Clients see it, and with them
-	// everybody who sees their responses: it must not give away what is secret about the
+	// everybody who sees their responses: it must not give away secrets about the
 	// key. HashedPartitionKey makes one that does not. Longer results than 64 bytes are
 	// left out, and so are empty ones. nil leaves out all.
 	PartitionKey func(policy, key string) []byte
@@ -122,7 +122,7 @@ func (c *Headers) validate() error {
 }
 
 // maxFieldBytes bounds RateLimit-Policy and RateLimit together. Servers and proxies commonly refuse responses with more
-// than 16 KiB of headers, and there are others.
+// than 16 KiB of headers, beside other fields.
 const maxFieldBytes = 8 << 10
 
 // bytes returns the most that RateLimit-Policy and RateLimit can take for policies.

@@ -16,7 +16,7 @@ const maxHostBytes = 512
 
 // canonicalHost returns one text for all spellings of a URL's host and port: lower case,
 // no default port, no final dot, no leading zeros in the port, the shortest form of an
-// address. It refuses what could be another spelling and cannot be told to be.
+// address. It refuses a host that could be another spelling of one.
 func canonicalHost(u *url.URL) (string, error) {
 	if len(u.Host) > maxHostBytes {
 		return "", fmt.Errorf("httplimit: the URL's host is %d bytes long; want at most %d", len(u.Host), maxHostBytes)
@@ -55,7 +55,7 @@ func canonicalHost(u *url.URL) (string, error) {
 }
 
 // heed holds the host back for as long as resp asks for, at most MaxRetryAfter, and
-// returns what it asks for.
+// returns the wait that it asks for.
 func (t *Transport) heed(host string, resp *http.Response) time.Duration {
 	now := time.Now()
 	asked := askedPause(resp, now)
@@ -71,7 +71,7 @@ func (t *Transport) heed(host string, resp *http.Response) time.Duration {
 func askedPause(resp *http.Response, now time.Time) time.Duration {
 	if retryAfterHolds(resp.StatusCode) {
 		if sent, err := http.ParseTime(trimSpace(resp.Header.Get("Date"))); err == nil {
-			now = sent // what the server's clock said, so that it need not agree with ours
+			now = sent // by the server's clock, so that it need not agree with ours
 		}
 		if d, ok := longestRetryAfter(resp.Header["Retry-After"], now); ok {
 			return d
@@ -85,8 +85,8 @@ func askedPause(resp *http.Response, now time.Time) time.Duration {
 }
 
 // retryAfterHolds reports whether a Retry-After with this status asks to leave the
-// server alone. 429 is RFC 6585, section 4, and 503 RFC 9110, 10.2.3; 403 is what
-// GitHub, for one, denies too many requests with.
+// server alone. 429 is RFC 6585, section 4, and 503 RFC 9110, 10.2.3; GitHub, for one,
+// denies too many requests with 403.
 func retryAfterHolds(status int) bool {
 	switch status {
 	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:

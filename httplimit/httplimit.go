@@ -17,7 +17,7 @@ type KeyFunc func(*http.Request) (key string, err error)
 
 // Policy is one of the limits of a middleware.
 type Policy struct {
-	// Name tells the policy from the others of its middleware: in headers, problem
+	// Name tells the policies of a middleware apart: in headers, problem
 	// documents and Decision. It has 1 to 64 printable ASCII characters.
 	Name string
 
@@ -37,19 +37,19 @@ type Policy struct {
 	Remote Remote
 
 	// Shadow asks the Remote, but denies nothing, as sluice.Config.Shadow does for a
-	// Limiter: what it denies is in Decision.WouldDeny, and an error lets the request pass.
+	// Limiter: its denials are in Decision.WouldDeny, and an error lets the request pass.
 	Shadow bool
 
-	// Key says what the requests are counted under.
+	// Key returns the key that a request is counted under.
 	Key KeyFunc
 
-	// Cost returns what a request costs; nil means 1. With 0 the request passes if one
+	// Cost returns the cost of a request; nil means 1. With 0 the request passes if one
 	// unit would, and is charged nothing. A negative cost, or one above the limiter's
 	// burst, is denied for ever. The demands on KeyFunc hold here, too.
 	Cost func(*http.Request) int
 
 	// Limit returns a limit that the request brings, such as one in its token, and goes by:
-	// see sluice.Key.WithLimit. The zero Limit is none; the request then goes by that of its
+	// see sluice.Key.WithLimit. The zero Limit is none; the request then goes by the limit of its
 	// key. An error, or a limit that sluice.New would refuse for the Limiter, is an error of
 	// Key. It is not for a Remote. Whoever can choose the limit is not limited. nil means
 	// that no request brings one. The demands on KeyFunc hold here, too.
@@ -88,7 +88,7 @@ type Config struct {
 	// It takes a request four allocations.
 	Explain bool
 
-	// OnKeyError says what becomes of a request that has no key.
+	// OnKeyError decides on requests that have no key.
 	OnKeyError KeyErrorAction
 
 	// OnCountedTwice is called for each request that a handler of the middleware gets
@@ -98,13 +98,13 @@ type Config struct {
 	// taken to mean it. Judge.Decide does not look.
 	OnCountedTwice func(*http.Request)
 
-	// Settle returns what a request finally costs, in each of the policies, once its
-	// handler is done: 0 for what should not count, such as a login that succeeded. A
+	// Settle returns the final cost of a request, in each of the policies, once its
+	// handler is done: 0 for a request that should not count, such as a login that succeeded. A
 	// negative cost leaves the charge as it is. nil means that costs are final, and
 	// adds nothing to a request; else each charge takes a reservation of some 200 bytes. The request is the one that the middleware was given;
 	// its body has been read.
 	//
-	// The status is that of the response: 200 if the handler has set none, and not an
+	// The status is the response's: 200 if the handler has set none, and not an
 	// informational one; 500 if it has panicked before anything was written; 101 if it
 	// has hijacked the connection before; StatusClientGone if it has returned without a
 	// response after the context of the request has ended, as handlers do when the client
@@ -114,7 +114,7 @@ type Config struct {
 	// The status is the one that comes by way of the ResponseWriter. A framework whose
 	// handlers return errors, which it answers later, needs a middleware of its own: see
 	// Judge. In front of a http.TimeoutHandler Settle is told its 503; behind one it is
-	// told what the handler has written too late. http.MaxBytesReader does not find the
+	// told of writes that come too late. http.MaxBytesReader does not find the
 	// server's own ResponseWriter under Settle, and no longer closes the connection, so
 	// that the server reads up to 256 KiB more; put http.MaxBytesHandler in front.
 	//
@@ -122,21 +122,21 @@ type Config struct {
 	// as it has not come back by itself, also where requests of one key overlap. If too little was
 	// charged, it charges the rest now, whatever remains. The key then has a debt, and is denied
 	// until it has been paid back: see sluice.Key.Debit. Bound the cost if a single request must not
-	// shut out its client for long. Requests that run at the same time do not see what
-	// the others will cost, so costs that can turn out high are better charged first and
+	// shut out its client for long. Requests that run at the same time do not see each
+	// other's final costs, so costs that can turn out high are better charged first and
 	// given back.
 	//
-	// Of what a Remote has charged too much, that which has not come back is estimated: as if
+	// The refund of units that a Remote has charged too much is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. That is exact for
 	// buckets, and less for windows while they last; of a sliding window that is over it can be
-	// more. Too little is charged now: of a RemoteDebiter whatever remains, of others at most that.
+	// more. If it has charged too little, a RemoteDebiter is charged the rest now, and any other Remote as much of the rest as remains.
 	Settle func(r *http.Request, status int) (cost int)
 
-	// Headers says what responses tell about the limits.
+	// Headers chooses the fields of responses that tell about the limits.
 	Headers Headers
 }
 
-// KeyErrorAction is what becomes of a request that has no key: one for which a Key
+// KeyErrorAction decides on requests that have no key: requests for which a Key
 // returns an error.
 type KeyErrorAction uint8
 
@@ -191,24 +191,24 @@ type Decision struct {
 	// the first that KeyErrorSkip or a policy in shadow mode has made nothing of, or nil.
 	KeyError error
 
-	// Charges says what the policies have been asked to charge, those with a Remote behind the
-	// others, and those in shadow mode last. It leaves out policies for which the request has no key. With a KeyError that
+	// Charges lists the charges that the policies were asked for: policies with a Remote behind
+	// Limiters, and policies in shadow mode last. It leaves out policies for which the request has no key. With a KeyError that
 	// the request is denied for, it has the charges that were found before it, and none
 	// of them has been asked for. It is nil for admitted requests without Config.Explain.
 	Charges []PolicyCharge
 }
 
-// PolicyCharge is what a request is to be charged by one policy.
+// PolicyCharge is the charge of a request by one policy.
 type PolicyCharge struct {
 	Policy string // its name
-	Key    string // what the request is counted under
+	Key    string // under which the request is counted
 	Cost   int
 }
 
 // ConfigError is the error of the constructors of this package.
 type ConfigError struct {
 	Field  string // the offending field, such as "Config.Policies[0].Name"
-	Reason string // its value, what is wrong with it, and what would be accepted
+	Reason string // its value, the mistake, and a value that would be accepted
 }
 
 // Error names the field and the reason.

@@ -18,7 +18,7 @@ import (
 // inUse is the unit of such a policy in RateLimit-Policy: section 3.1.2 of the draft.
 const inUse = "concurrent-requests"
 
-// running is what a request has charged to InFlight policies, and holds until it ends.
+// running are the units of InFlight policies that a request holds until it ends.
 type running struct {
 	lease inflight.Lease
 	over  func()      // called in place of lease.End, unless it is nil
@@ -36,15 +36,15 @@ func (r *running) end() {
 	}
 }
 
-// Follow is for middlewares of other counters. It returns the ResponseWriter for a handler, which has those of http.Flusher,
-// http.Hijacker and http.Pusher that w has, and a function to call, in a defer, when the handler has returned or panicked. over is called
+// Follow is for middlewares of other counters. It returns the ResponseWriter for a handler, which has the
+// interfaces of w among http.Flusher, http.Hijacker and http.Pusher, and a function to call, in a defer, when the handler has returned or panicked. over is called
 // once: by that function; or, if the handler has taken the connection over, when the connection is closed or garbage.
 func Follow(w http.ResponseWriter, over func()) (_ http.ResponseWriter, returned func()) {
 	r := &running{over: sync.OnceFunc(over)}
 	return (&recorder{ResponseWriter: w, running: r}).writer(), r.end
 }
 
-// end gives back what the request holds, unless a hold does that.
+// end gives back the units of the request, unless a hold does so.
 func (j *judgement) end() {
 	if held := j.held(); held != nil {
 		held.end()
@@ -52,7 +52,7 @@ func (j *judgement) end() {
 	j.Release()
 }
 
-// held returns what the request holds, or nil.
+// held returns the lease of the request, or nil.
 func (j *judgement) held() *running {
 	if j.running == nil {
 		return nil
@@ -60,7 +60,7 @@ func (j *judgement) held() *running {
 	return *j.running
 }
 
-// A hold is what ends a request that goes on when its handler has returned. It does so when it is closed, or when it is
+// A hold ends a request that goes on when its handler has returned. It does so when it is closed, or when it is
 // garbage: a connection that is dropped, or closed by other means, is in use no more. It does not know of the connection, which
 // would never be garbage: the Renewer has the lease.
 type hold struct{ end func() }
@@ -86,7 +86,7 @@ type noHold struct{}
 
 func (noHold) Close() error { return nil }
 
-// Hold keeps what InFlight policies have charged beyond Settle and End, for a request that goes on when its handler has
+// Hold keeps the units of InFlight policies beyond Settle and End, for a request that goes on when its handler has
 // returned: until the io.Closer is closed, by anybody and as often as they like, or is garbage. Call it once. Close returns nil.
 func (v *Verdict) Hold() io.Closer {
 	if v.held == nil {
@@ -95,13 +95,13 @@ func (v *Verdict) Hold() io.Closer {
 	return v.held.hold()
 }
 
-// End gives back what InFlight policies have charged, for a request that is over although its status is not known yet. It can
+// End gives back the units of InFlight policies, for a request that is over although its status is not known yet. It can
 // be called more than once, and beside Settle.
 func (v *Verdict) End() { v.judgement.end() }
 
 // Writer returns the ResponseWriter for the handler of an admitted request: one by which a connection that the handler
 // takes over, by http.Hijacker or http.ResponseController, stays in use after Settle and End until it is closed. It has
-// those of http.Flusher, http.Hijacker and http.Pusher that w has. It is w itself if no InFlight policy has been charged.
+// the interfaces of w among http.Flusher, http.Hijacker and http.Pusher. It is w itself if no InFlight policy has been charged.
 func (v *Verdict) Writer(w http.ResponseWriter) http.ResponseWriter {
 	if v.held == nil {
 		return w

@@ -40,7 +40,7 @@ type IPConfig struct {
 	//   - X-Forwarded-For: a list of addresses. Each proxy appends its own peer.
 	//   - Forwarded: a list by RFC 7239, of which "for" is read.
 	//   - Any other, such as X-Real-IP or CF-Connecting-IP: one address, there once. The
-	//     proxies must replace what clients send.
+	//     proxies must replace the clients' fields.
 	//
 	// It is required with TrustedProxies or TrustUnix, and refused without.
 	Header string
@@ -87,7 +87,7 @@ const (
 //
 // IPv4-mapped addresses are IPv4 addresses, zones and ports are dropped, and the address
 // is cut to IPv4Bits or IPv6Bits. Ranges of IPv6 in which an IPv4 address says who it is
-// are cut so that each IPv4 address has one key, next to that of the IPv4 address itself
+// are cut so that each IPv4 address has one key, next to the key of the IPv4 address itself
 // (anybody may be a relay for the tunnels, and could use up a foreign address's budget
 // if it were the same):
 //
@@ -103,7 +103,7 @@ const (
 // Errors, all of which come before any limit is asked:
 //
 //   - ErrNoKey: RemoteAddr has no IP address, as on Unix sockets without TrustUnix.
-//   - ErrBadKey: a trusted proxy has written what is no address ("unknown", "_hidden",
+//   - ErrBadKey: a trusted proxy has written something other than an address ("unknown", "_hidden",
 //     an empty element, garbage), or a single-value header is there twice, or the list
 //     goes on for more than 32 trusted proxies or 4096 bytes. With RequireHeader, and on
 //     a Unix socket, also a trusted peer without the header.
@@ -248,7 +248,7 @@ func (k *ipKeyer) cut(a netip.Addr) netip.Prefix {
 		bits = 128
 	case teredo.Contains(a):
 		b := a.As16()
-		clear(b[4:12]) // what is left is the client's address, its bits inverted
+		clear(b[4:12]) // the rest is the client's address, its bits inverted
 		a, bits = netip.AddrFrom16(b), 96+k.v4
 	}
 	p, _ := a.Prefix(bits) // bits are in range
@@ -268,7 +268,7 @@ func (k *ipKeyer) text(n node) string {
 	return n.text // no allocation
 }
 
-// texts keeps the texts of prefixes that were seen lately, so that those of clients that come
+// texts keeps the texts of prefixes that were seen lately, so that the texts of clients that come
 // again need not be made again.
 type texts [1024]atomic.Pointer[prefixText]
 
@@ -302,7 +302,7 @@ func (t *texts) of(p netip.Prefix) string {
 	return text
 }
 
-// tierBits are the prefixes of IPTiers: a network, what a household gets, a site
+// tierBits are the prefixes of IPTiers: a network, a household, a site
 // (RFC 6177).
 var tierBits = [...]int{64, 56, 48}
 
@@ -315,14 +315,14 @@ var tierBits = [...]int{64, 56, 48}
 //
 // IPv4 addresses, and IPv6 addresses with one inside (see ByRemoteIP), are held to base:
 // the wider policies have the same key for them as the first, so that they never deny
-// what it admits. Neighbours in an IPv4 network are strangers, and must not share a
+// requests that it admits. Neighbours in an IPv4 network are strangers, and must not share a
 // budget. ip.IPv4Bits holds for all three.
 //
 // The client's address is found as by ByRemoteIP with ip, whose IPv6Bits must be 0.
 // Each limiter has the rest of base, MaxKeys and Soft among it, for itself. The errors
 // are a *ConfigError, also for a growth that is not 2 to 255 (the /56 would have the
-// budget of all its 256 networks) and for a limit that is too large to grow, and what
-// sluice.New returns, wrapped.
+// budget of all its 256 networks) and for a limit that is too large to grow, and the errors of
+// sluice.New, wrapped.
 func IPTiers(ip IPConfig, base sluice.Config, growth int) ([]Policy, error) {
 	switch {
 	case ip.IPv6Bits != 0:

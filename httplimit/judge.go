@@ -19,7 +19,7 @@ type (
 	space  = policies.Judgement[*http.Request, own]
 )
 
-// own is what the fields of a response tell of a policy.
+// own are the values that fields of a response tell of a policy.
 type own struct {
 	conf   sluice.Config // of a Limiter
 	quoted string        // the name as a structured-field string
@@ -62,7 +62,7 @@ func newPolicies(ps []Policy) ([]policy, error) {
 type judgement struct {
 	space
 	denied  bool      // and nothing stays charged
-	running **running // what it holds of InFlight policies; nil if there are none
+	running **running // the units that it holds of InFlight policies; nil if there are none
 }
 
 // statuses has the status that answers a request of each outcome.
@@ -86,7 +86,7 @@ func (j *judgement) judge(ctx context.Context, lacks policies.Lacking) Decision 
 	}
 }
 
-// explain returns what is to be charged.
+// explain lists the charges.
 func (j *judgement) explain() []PolicyCharge {
 	list := make([]PolicyCharge, len(j.Entries))
 	for i := range j.Entries {

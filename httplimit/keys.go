@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// The errors of key functions, which wrap one of them and say what was wrong. They are
+// The errors of key functions, which wrap one of them and name the mistake. They are
 // three so that a handler of key errors can let a request without a key through, as
 // anonymous say, and still refuse one that was made up to look as if it had none.
 var (
-	// ErrNoKey says that the request does not have what the key is made of.
+	// ErrNoKey: the request lacks a part of the key.
 	ErrNoKey = errors.New("httplimit: no key")
 	// ErrBadKey says that it is there, but malformed, or there twice, so that the
 	// limiter and the application might not read the same.
@@ -89,11 +89,11 @@ func ByPattern() KeyFunc {
 	return func(r *http.Request) (string, error) { return bounded(r.Pattern, none, long) }
 }
 
-// Join returns a function that makes one key of those of all funcs: a budget for each
+// Join returns a function that joins the keys of all funcs to one: a budget for each
 // user and pattern, say. Two requests have the same key only if they have the same one
 // by each of funcs: the key is the parts in order, each with its length in bytes and a
-// colon before it, such as "3:ann6:/login", which is also what TopDenied lists, and what
-// Block and Reset take by name. The error of the first one that fails is returned as it is; a key
+// colon before it, such as "3:ann6:/login", which is also the name in TopDenied, and the name
+// for Limiter.Key. The error of the first one that fails is returned as it is; a key
 // above MaxKeyLen is ErrKeyTooLong.
 //
 // The error is a *ConfigError if there are no funcs, or a nil one.
@@ -168,10 +168,10 @@ func tokenByte(c byte) bool {
 	return letterByte(c) || digitByte(c) || strings.IndexByte(tokenMarks, c) >= 0
 }
 
-// trimSpace removes what HTTP calls optional white space, and no more.
+// trimSpace removes optional white space in the sense of HTTP, and no more.
 func trimSpace(s string) string { return strings.Trim(s, " \t") }
 
-// maxAuthorizationBytes is what ByBasicAuthUser and ByBearerToken are willing to look at.
+// maxAuthorizationBytes bounds the header that ByBasicAuthUser and ByBearerToken look at.
 // The usual front servers accept less.
 const maxAuthorizationBytes = 2 * MaxKeyLen
 
@@ -185,7 +185,7 @@ const maxAuthorizationBytes = 2 * MaxKeyLen
 // behind this one drops, makes no difference.
 //
 // Names are compared byte by byte: where the application takes "Bob" and "bob" for one
-// user, each is a key of its own. The name is what the client says, before anybody has
+// user, each is a key of its own. The name is the client's claim, before anybody has
 // looked at the password. To limit guesses, use it in a policy beside one with
 // ByRemoteIP, and mind that strangers can use up the budget of a name.
 func ByBasicAuthUser() KeyFunc {
@@ -214,7 +214,7 @@ func ByBasicAuthUser() KeyFunc {
 // not in the one encoding that it has by RFC 7515, which many libraries verify all the same, is
 // ErrBadKey, too. Of other tokens that are encodings of something, each text is a key.
 //
-// A client chooses its token: what is said at ByHeader holds here, too.
+// A client chooses its token: the warning of ByHeader holds here, too.
 func ByBearerToken() KeyFunc {
 	s := newScheme("Bearer", "Bearer token")
 	return func(r *http.Request) (string, error) {
@@ -229,7 +229,7 @@ func ByBearerToken() KeyFunc {
 	}
 }
 
-// isJWT reports whether a token begins like a JWT: with the encoding of a brace, and what may come behind it.
+// isJWT reports whether a token begins like a JWT: with the encoding of a brace, and of a character that may follow it.
 func isJWT(token string) bool {
 	return strings.HasPrefix(token, "ey") || strings.HasPrefix(token, "ew")
 }
@@ -254,7 +254,7 @@ func encodedOnce(token string) bool {
 // base64URL takes no unused bits that are set.
 var base64URL = base64.RawURLEncoding.Strict()
 
-// isBase64URL reports whether s is what base64.RawURLEncoding makes of some bytes. It has no line
+// isBase64URL reports whether base64.RawURLEncoding makes s of some bytes. It has no line
 // breaks, which a decoder passes over.
 func isBase64URL(s string) bool {
 	var from [256]byte // decoded in parts, in place of an allocation
@@ -286,11 +286,11 @@ func newScheme(name, what string) *scheme {
 	}
 }
 
-// credentials returns what comes after the scheme.
+// credentials returns the part after the scheme.
 //
-// Only what is plainly another scheme counts as no credentials. A server behind this one
+// Only a text that is plainly of another scheme counts as no credentials. A server behind this one
 // may drop or split at more than HTTP's white space (Python takes 0x85 and 0xa0 for it), so
-// what does not begin with a token and a space or tab is refused.
+// a text that does not begin with a token and a space or tab is refused.
 func (s *scheme) credentials(r *http.Request) (string, error) {
 	values := r.Header["Authorization"]
 	switch {
@@ -319,7 +319,7 @@ func (s *scheme) credentials(r *http.Request) (string, error) {
 	return trimSpace(rest), nil
 }
 
-// maxCookieBytes is what ByCookie is willing to parse, in bytes of header. Browsers and the
+// maxCookieBytes bounds the header that ByCookie parses. Browsers and the
 // usual front servers send and accept less.
 const maxCookieBytes = 64 << 10
 
@@ -335,7 +335,7 @@ const maxCookieBytes = 64 << 10
 // Java servers, PHP or Python take these for the cookie). A value above MaxKeyLen, or more than 64 KiB of
 // cookies, is ErrKeyTooLong.
 //
-// A client chooses its cookies: what is said at ByHeader holds here, too.
+// A client chooses its cookies: the warning of ByHeader holds here, too.
 func ByCookie(name string) (KeyFunc, error) {
 	if !isToken(name) {
 		return nil, notAToken("ByCookie", name, "session")
@@ -388,7 +388,7 @@ func findCookie(lines []string, name string) (cookie string, count int) {
 	return cookie, count
 }
 
-// namesIn returns how many of the equals signs in s are behind the name, to some parser: what comes
+// namesIn returns how many of the equals signs in s are behind the name, to some parser: the text that comes
 // before the first one is a name, and so is the last word before each, for Python ends a
 // cookie at white space, too.
 func namesIn(s, name string) (count int) {
@@ -427,7 +427,7 @@ func namesIn(s, name string) (count int) {
 	return count
 }
 
-// couldBe reports whether some parser could take what comes before an equals sign for the
+// couldBe reports whether some parser could take the text before an equals sign for the
 // name of a cookie.
 func couldBe(before, name string) bool {
 	start, end := 0, len(before)

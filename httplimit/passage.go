@@ -41,7 +41,7 @@ func (t *Transport) newPassage(req *http.Request) (*passage, error) {
 	return &passage{Transport: t, Passage: way, req: req, ctx: req.Context(), fare: fare.Of(charges...)}, nil
 }
 
-// charges returns what each attempt of a request is charged.
+// charges returns the charges of each attempt of a request.
 func (t *Transport) charges(req *http.Request, host string) ([]sluice.Charge, error) {
 	if t.config.Charges != nil {
 		charges, err := t.config.Charges(req)
@@ -115,7 +115,7 @@ func idempotent(req *http.Request) bool {
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
 // backoff returns a random pause before retry n, counted from 0: "full jitter", which
-// spreads what would otherwise come back in step.
+// spreads retries that would otherwise come back in step.
 func (t *Transport) backoff(n int) time.Duration {
 	ceiling := t.config.BackoffBase
 	for range n {
@@ -157,7 +157,7 @@ func (p *passage) again(resp *http.Response, d time.Duration) (next *http.Reques
 	return next, nil
 }
 
-// admitAgain is admit for a retry, and returns what to send. The response before it may still be read, and then holds its
+// admitAgain is admit for a retry, and returns the request to send. The response before it may still be read, and then holds its
 // units in flight: the retry takes these over.
 func (p *passage) admitAgain() (next *http.Request, err error) {
 	if p.body != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/internal/policies"
 )
 
-// terms are what is the same for all keys under one limit.
+// terms are the values that all keys under one limit share.
 type terms struct {
 	conf     sluice.Config // with the limit
 	capacity int           // the most at once
@@ -23,7 +23,7 @@ func newTerms(c sluice.Config) *terms {
 	return t
 }
 
-// termsOf returns the terms of a limit: those at hand if it is that of the limiter, which
+// termsOf returns the terms of a limit: the terms at hand if it is the limiter's own, which
 // can change.
 func termsOf(p *policy, l sluice.Limit) *terms {
 	t := p.Own.terms.Load()
@@ -39,7 +39,7 @@ func termsOf(p *policy, l sluice.Limit) *terms {
 	return t
 }
 
-// A quota is what headers tell about a policy for one request: the limit in force for
+// A quota has the values that headers tell about a policy for one request: the limit in force for
 // its key, and the state of the key.
 type quota struct {
 	policy    *policy
@@ -73,7 +73,7 @@ func (j *judgement) quotas(quotas []quota) []quota {
 	return quotas
 }
 
-// newQuota says what clients are to be told, in real time, of the key of an entry, which
+// newQuota returns the values for clients, in real time, of the key of an entry, which
 // stands as d says, or if that is nil, as it says itself. ok is false if the limit in force
 // limits nobody.
 func newQuota(e *entry, k sluice.Key, d *sluice.Decision) (q quota, ok bool) {
@@ -105,7 +105,7 @@ func quotaOf(e *entry, l sluice.Limit, d *sluice.Decision) (q quota, ok bool) {
 	q = quota{policy: e.Policy, key: e.Key, terms: t, capacity: t.capacity, remaining: d.Remaining, reset: d.ResetAfter}
 	switch {
 	case t.conf.Algorithm == sluice.InFlight:
-		q.never = true // it is not known when others give back
+		q.never = true // nobody knows when other requests give back
 		return q, true
 	case t.conf.Algorithm == sluice.FixedWindow, t.conf.Algorithm == sluice.FixedWindowFirstCharge:
 		q.effective = q.reset

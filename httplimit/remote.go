@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/internal/policies"
 )
 
-// A Remote is a limiter that may have to ask others, and can fail: redislimit.Limiter and
+// A Remote is a limiter that may have to ask a server, and can fail: redislimit.Limiter and
 // redislimit.Tier are, which share a limit between processes. It is called from many
 // goroutines at once. Wrap it to hear of all of its errors, or of how long it takes.
 type Remote interface {
@@ -16,23 +16,23 @@ type Remote interface {
 	// nothing. An error says that nothing is known of the decision: it may have been charged.
 	Take(ctx context.Context, key string, cost int) (sluice.Decision, error)
 
-	// Refund gives back what Take has charged, as sluice.Key.Refund does. The context is
-	// not that of the request, which may have ended, though it has the request's values.
+	// Refund gives back units that Take has charged, as sluice.Key.Refund does. The context is
+	// not the request's, which may have ended, though it has the request's values.
 	Refund(ctx context.Context, key string, cost int) error
 }
 
 // A RemoteDebiter is a Remote that can charge a key more than remains, which leaves it in
 // debt: redislimit.Limiter and redislimit.Tier are. Config.Settle charges it whatever a request
-// has cost beyond what was charged before; of any other Remote it charges what remains at most.
+// has cost beyond its first charge; any other Remote is charged at most as much as remains.
 type RemoteDebiter interface {
 	Remote
 
 	// Debit charges cost units to key whether they are there or not, as sluice.Key.Debit
-	// does. The context is as that of Refund.
+	// does. The context is as for Refund.
 	Debit(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
-// remoteQuota is newQuota from what a Remote has said, which knows no rate.
+// remoteQuota is newQuota from the answer of a Remote, which knows no rate.
 func remoteQuota(e *entry) (q quota, ok bool) {
 	a := e.Asked
 	if a == nil || a.WouldDeny || a.Limit == policies.NoLimit {

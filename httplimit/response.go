@@ -16,12 +16,12 @@ import (
 type recorder struct {
 	http.ResponseWriter
 	status  int      // 0 as long as nothing but informational responses has been written
-	running *running // what a connection that is hijacked holds, or nil
+	running *running // the units of a connection that is hijacked, or nil
 }
 
-// writer returns the recorder with those of http.Flusher, http.Hijacker and
-// http.Pusher that the ResponseWriter below has: handlers find out by a type assertion
-// what a response can do. (http.CloseNotifier, which is deprecated, is not passed on.)
+// writer returns the recorder with the interfaces of the ResponseWriter below among http.Flusher,
+// http.Hijacker and http.Pusher: handlers find out by a type assertion
+// whether a response can flush. (http.CloseNotifier, which is deprecated, is not passed on.)
 func (rec *recorder) writer() http.ResponseWriter {
 	f, h := flushRecorder{rec}, hijackRecorder{rec}
 	p, pushes := rec.ResponseWriter.(http.Pusher)
@@ -71,7 +71,7 @@ func (rec *recorder) writer() http.ResponseWriter {
 	return rec
 }
 
-// errorFlusher is what http.ResponseController looks for before http.Flusher.
+// http.ResponseController looks for errorFlusher before http.Flusher.
 type errorFlusher interface{ FlushError() error }
 
 // has reports whether w, or a ResponseWriter that it wraps, is a T. That is where
@@ -119,7 +119,7 @@ func (rec *recorder) WriteString(s string) (int, error) {
 
 // ReadFrom implements io.ReaderFrom, by which net/http sends files without copying
 // them. A source without a byte writes nothing, so that the status can still be set. Any
-// other source is copied by Write: if it panics, what it has given by then was written.
+// other source is copied by Write: if it panics, the bytes that it has given by then were written.
 func (rec *recorder) ReadFrom(src io.Reader) (n int64, err error) {
 	if !sentUncopied(src) {
 		return io.Copy(struct {
@@ -134,8 +134,8 @@ func (rec *recorder) ReadFrom(src io.Reader) (n int64, err error) {
 	return n, err
 }
 
-// sentUncopied reports whether net/http may have the system send src, which is what
-// ReadFrom is for. These do not panic. They need not be files and connections themselves: io.Copy has
+// sentUncopied reports whether net/http may have the system send src, the purpose of
+// ReadFrom. These do not panic. They need not be files and connections themselves: io.Copy has
 // a file without its WriteTo copied.
 func sentUncopied(src io.Reader) bool {
 	if limited, ok := src.(*io.LimitedReader); ok {
@@ -145,7 +145,7 @@ func sentUncopied(src io.Reader) bool {
 	return ok
 }
 
-// FlushError is what http.ResponseController calls. It returns an error that matches
+// http.ResponseController calls FlushError. It returns an error that matches
 // http.ErrNotSupported if the response cannot be flushed.
 func (rec *recorder) FlushError() error {
 	err := http.NewResponseController(rec.ResponseWriter).Flush()
@@ -191,8 +191,8 @@ type problem struct {
 
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-// WriteProblem answers a denied request with a problem document (RFC 9457), which is
-// what happens without Config.OnDenied. For status 429 its type is
+// WriteProblem answers a denied request with a problem document (RFC 9457), as
+// the middleware does without Config.OnDenied. For status 429 its type is
 // https://iana.org/assignments/http-problem-types#quota-exceeded and its member
 // violated-policies has the names of the policies; for 400 its type is about:blank.
 // A Status of 0 counts as 429. The text of the KeyError is not told. The answer must not be

@@ -16,7 +16,7 @@ import (
 
 // TransportConfig says how a Transport limits, holds back and retries requests.
 type TransportConfig struct {
-	// Limiter limits the requests of each key. nil means that only what servers ask
+	// Limiter limits the requests of each key. nil means that only the waits that servers ask
 	// for holds requests back. Each attempt is charged, retries included. A request
 	// that was charged and then not sent, since its host had asked for a pause
 	// meanwhile, gets its cost back. Its clock must run with real time.
@@ -40,12 +40,12 @@ type TransportConfig struct {
 	// addresses in their shortest form.
 	Key KeyFunc
 
-	// Cost returns what each attempt of a request is charged, once a request. A cost
+	// Cost returns the charge of each attempt of a request, once a request. A cost
 	// of 0 charges nothing, but asks for a unit to be there; a negative one, or one
 	// above the limiter's burst, fails the request. nil means 1.
 	Cost func(*http.Request) int
 
-	// Charges returns what each attempt of a request is charged, in place of Limiter, Key and Cost: a request and the
+	// Charges returns the charges of each attempt of a request, in place of Limiter, Key and Cost: a request and the
 	// tokens that it may take, say, all or none. A request waits until all can be charged at once: see
 	// sluice.WaitAll. It is called once a request, and its error fails the request. The clocks of the limiters must
 	// run with real time. Charges of sluice.InFlight limiters are given back as Limiter says.
@@ -58,16 +58,16 @@ type TransportConfig struct {
 	// MaxWait is the most that one request waits in all: for the Limiter, for its
 	// host, and between attempts. A wait that does not fit is not begun: the request
 	// fails with a *LimitError or, once there is a response, ends with that. 0 means
-	// that the deadline of the request's context bounds the waits, and a minute those of a
+	// that the deadline of the request's context bounds the waits, and a minute the waits of a
 	// request without one. For no bound, give it sluice.Never.
 	MaxWait time.Duration
 
 	// MaxRetries is how many times a request may be sent again after its first
-	// attempt, at most 100. 0 means never. See Transport for what is retried.
+	// attempt, at most 100. 0 means never. See Transport for the requests that are retried.
 	MaxRetries int
 
 	// BackoffBase and BackoffCap make the random pause before a retry, which comes on
-	// top of what the server asks for: before retry n = 0, 1, ... it is uniform in
+	// top of the wait that the server asks for: before retry n = 0, 1, ... it is uniform in
 	// [0, min(BackoffCap, BackoffBase*2^n)). 0 means 100 ms and 10 s; at most a year.
 	BackoffBase, BackoffCap time.Duration
 
@@ -78,7 +78,7 @@ type TransportConfig struct {
 	MaxRetryAfter time.Duration
 
 	// MaxHosts is how many hosts can be held back at the same time, at most 1<<20.
-	// Beyond it no hold that is still on gives way: what a further host asks for is
+	// Beyond it no hold that is still on gives way: the wait that a further host asks for is
 	// heeded by the retries of that request only. Names of hosts are at most 512 bytes
 	// long, so this bounds the memory. 0 means 4096.
 	MaxHosts int
@@ -91,7 +91,7 @@ const (
 	maxMaxHosts        = 1 << 20
 )
 
-// ErrLimited is what every *LimitError matches.
+// ErrLimited: every *LimitError matches it.
 var ErrLimited = errors.New("httplimit: request limited")
 
 // LimitError is the error of a request that was not sent, because it would have had
@@ -143,7 +143,7 @@ func (e *LimitError) Unwrap() error { return e.Err }
 func (e *LimitError) Timeout() bool { return errors.Is(e.Err, context.DeadlineExceeded) }
 
 // A Transport is an http.RoundTripper that limits the requests it sends and heeds
-// what servers say about their limits. It is safe for concurrent use.
+// the limits that servers tell. It is safe for concurrent use.
 //
 // Each attempt waits until its host is not held back and the Limiter has admitted it,
 // or fails if it may not wait that long. It never waits beyond the request's context;
@@ -166,11 +166,11 @@ func (e *LimitError) Timeout() bool { return errors.Is(e.Err, context.DeadlineEx
 // With MaxRetries, a response of status 429 or 503 is retried if the request is
 // idempotent (RFC 9110, 9.2.2: GET, HEAD, OPTIONS, TRACE, PUT, DELETE; or any method
 // with an Idempotency-Key or X-Idempotency-Key) and its body can be had again: there
-// is none, or GetBody is set. The pause before it is what the response asks for and a
+// is none, or GetBody is set. The pause before it is the wait that the response asks for and a
 // random backoff. If that, or the wait for the Limiter, does not fit, or GetBody fails,
 // the response is returned as it is. Errors of the base transport are not retried.
 // During the pause up to 8 KiB of the response are read, so that its connection can be
-// used by others. A server that has not sent them by the end of the pause has another
+// used again. A server that has not sent them by the end of the pause has another
 // second, within MaxWait and the context's deadline, and then loses the connection.
 //
 // A host must be ASCII: net/http takes many Unicode spellings for the same host, and
@@ -236,7 +236,7 @@ func (c TransportConfig) withDefaults() TransportConfig {
 
 // RoundTrip implements http.RoundTripper. The error is a *LimitError if the request
 // was not sent for want of time to wait, the context's cause if it ended while the
-// request waited, and otherwise that of Key or the base.
+// request waited, and otherwise the error of Key or the base.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	p, err := t.newPassage(req)
 	if err == nil {
@@ -270,7 +270,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// send spends what has been paid on an attempt. Units in flight are held until the body of its response ends; or until it
+// send spends the charge of an attempt. Units in flight are held until the body of its response ends; or until it
 // fails, or panics.
 func (p *passage) send(req *http.Request) (resp *http.Response, err error) {
 	held := p.held

@@ -14,7 +14,7 @@ import (
 // A Judge decides on requests by the policies of a Config. Its Handler is the middleware
 // for net/http. For frameworks whose handlers do not write their status to the ResponseWriter
 // of a middleware, because they return errors, or keep one of their own, its Decide is
-// what to build a middleware of (echolimit, ginlimit and fiberlimit are):
+// the part to build a middleware of (echolimit, ginlimit and fiberlimit are):
 //
 //	v := judge.Decide(w.Header(), r)
 //	if !v.Allowed {
@@ -32,8 +32,8 @@ type Judge struct {
 	config   Config
 	policies []policy
 	passed   error             // errors of a Key that leave out its policy; nil for none
-	settles  bool              // what a Limiter has charged may be given back
-	renewer  *inflight.Renewer // of what InFlight policies have charged; nil if there are none
+	settles  bool              // charges of a Limiter may be given back
+	renewer  *inflight.Renewer // of the units of InFlight policies; nil if there are none
 	fields   fields
 	twice    countedTwice
 }
@@ -115,7 +115,7 @@ func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, s space) {
 	j := judgement{space: s}
 	lacks := j.Collect(h.policies, r, h.passed)
 	if h.concludes() {
-		var held *running // here, since what is stored through a pointer to j would be put on the heap
+		var held *running // here, since a value stored through a pointer to j would be put on the heap
 		if h.renewer != nil {
 			j.running = &held
 		}
@@ -141,7 +141,7 @@ func (m *Judge) explained(r *http.Request, d Decision) *http.Request {
 	return withDecision(r, d)
 }
 
-// decide judges what has been collected, and says so in the headers and to the hook.
+// decide judges the collected charges, and tells the headers and the hook.
 func (m *Judge) decide(j *judgement, lacks policies.Lacking, header http.Header, r *http.Request) Decision {
 	d := j.judge(r.Context(), lacks)
 	j.denied = !d.Allowed
@@ -176,7 +176,7 @@ func (m *Judge) answer(w http.ResponseWriter, r *http.Request, d Decision) {
 	}
 }
 
-// A Verdict is the decision on one request, and what is left to do about it. It is not
+// A Verdict is the decision on one request, and answers or settles it. It is not
 // safe for concurrent use.
 type Verdict struct {
 	Decision
@@ -196,7 +196,7 @@ type Verdict struct {
 // neither answers the request nor calls a handler: that is for the caller to do, who then
 // calls Settle if it has been admitted, in any case, also if the handler panics: units of InFlight
 // policies are renewed until then. It takes an allocation more than the middleware. If a hook or a Remote
-// panics, what was charged is settled as for a handler that panics.
+// panics, the charges are settled as for a handler that panics.
 func (m *Judge) Decide(header http.Header, r *http.Request) *Verdict {
 	v := &Verdict{judge: m, request: r}
 	if m.config.Skip != nil && m.config.Skip(r) {
@@ -230,10 +230,10 @@ func (v *Verdict) Request() *http.Request { return v.request }
 // Answer answers a request that was denied, by Config.OnDenied or WriteProblem.
 func (v *Verdict) Answer(w http.ResponseWriter) { v.judge.answer(w, v.request, v.Decision) }
 
-// Settle has Config.Settle say what the request finally costs, given the status of its
+// Settle asks Config.Settle for the final cost of the request, given the status of its
 // response, and charges or gives back the difference. A status of 0 says that there is
-// none because the client has gone, and counts as StatusClientGone. It gives back what InFlight
-// policies have charged. Only the first call does anything, and none for requests that were denied or
+// none because the client has gone, and counts as StatusClientGone. It gives back the units of InFlight
+// policies. Only the first call does anything, and none for requests that were denied or
 // skipped.
 func (v *Verdict) Settle(status int) {
 	if v.settled {
@@ -251,18 +251,18 @@ func withDecision(r *http.Request, d Decision) *http.Request {
 
 // DecisionFromContext returns the decision on the request of a handler, given the context
 // of the request. ok is false if no middleware with Config.Explain has judged it. Of
-// several, it is that of the innermost.
+// several, the innermost decides.
 func DecisionFromContext(ctx context.Context) (d Decision, ok bool) {
 	d, ok = ctx.Value(decisionKey{}).(Decision)
 	return d, ok
 }
 
 // StatusClientGone is the status that Config.Settle is told of where there is no response:
-// the handler has returned without a word after the context of the request had ended. It
-// is what nginx logs then, and no status of HTTP.
+// the handler has returned without a word after the context of the request had ended. nginx
+// logs it then, and it is no status of HTTP.
 const StatusClientGone = 499
 
-// serveAndSettle judges the request, calls the handler and settles what the request costs, also if one of them
+// serveAndSettle judges the request, calls the handler and settles the cost of the request, also if one of them
 // panics. It does not recover, so that the panic goes on as it is.
 func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judgement, lacks policies.Lacking) {
 	var rec *recorder // of an admitted request
@@ -292,14 +292,14 @@ func (h *handler) serveAndSettle(w http.ResponseWriter, r *http.Request, j *judg
 	panicked = false
 }
 
-// conclude gives back what the request held while it ran, and settles the rest.
+// conclude gives back the units of the running request, and settles the rest.
 func (m *Judge) conclude(j *judgement, r *http.Request, status int) {
 	if j.end(); !j.denied { // a hook can panic about a denial
 		m.settle(j, r, status)
 	}
 }
 
-// settle asks what the request finally costs, and makes it so. A status of 0 is none.
+// settle asks for the final cost of the request, and charges or gives back the difference. A status of 0 is none.
 func (m *Judge) settle(j *judgement, r *http.Request, status int) {
 	if m.config.Settle == nil {
 		return

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// New returns a middleware. The error is that of httplimit.New.
+// New returns a middleware. The error is httplimit.New's.
 //
-// Functions of the Config, such as a key, see the http.Request, and not what a middleware in
+// Functions of the Config, such as a key, see the http.Request, and not the one that a middleware in
 // front has Set in the echo.Context. Have that middleware put it into the request, too:
 //
 //	c.SetRequest(c.Request().WithContext(...))
@@ -51,7 +51,7 @@ func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 	}, nil
 }
 
-// serve calls the handler and settles what the request costs.
+// serve calls the handler and settles the cost of the request.
 func serve(c *echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err error) {
 	w := c.Response()
 	rec := &recorder{ResponseWriter: w}
@@ -113,7 +113,7 @@ func (w *recorder) Write(b []byte) (int, error) {
 // Flush implements http.Flusher.
 func (w *recorder) Flush() { _ = w.FlushError() }
 
-// FlushError is what http.ResponseController calls.
+// http.ResponseController calls FlushError.
 func (w *recorder) FlushError() error {
 	err := http.NewResponseController(w.ResponseWriter).Flush()
 	if !errors.Is(err, http.ErrNotSupported) {

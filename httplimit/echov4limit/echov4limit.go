@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// New returns a middleware. The error is that of httplimit.New.
+// New returns a middleware. The error is httplimit.New's.
 //
-// Functions of the Config, such as a key, see the http.Request, and not what a middleware in
+// Functions of the Config, such as a key, see the http.Request, and not the one that a middleware in
 // front has Set in the echo.Context. Have that middleware put it into the request, too:
 //
 //	c.SetRequest(c.Request().WithContext(...))
@@ -53,7 +53,7 @@ func New(c httplimit.Config) (echo.MiddlewareFunc, error) {
 	}, nil
 }
 
-// serve calls the handler and settles what the request costs.
+// serve calls the handler and settles the cost of the request.
 func serve(c echo.Context, next echo.HandlerFunc, v *httplimit.Verdict) (err error) {
 	panicked := true
 	defer func() {

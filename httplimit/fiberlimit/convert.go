@@ -11,7 +11,7 @@ import (
 	"github.com/gofiber/fiber/v3"
 )
 
-// newRequest returns what net/http would have made of the request, without a body. All of it
+// newRequest returns the request as net/http would have made it, without a body. All of it
 // is copied: fiber uses its memory again, and names of denied keys are kept.
 func newRequest(c fiber.Ctx) (*http.Request, error) {
 	h := &c.Request().Header
@@ -44,7 +44,7 @@ func newRequest(c fiber.Ctx) (*http.Request, error) {
 	return r.WithContext(context.WithValue(c.Context(), http.LocalAddrContextKey, c.RequestCtx().LocalAddr())), nil
 }
 
-// readOtherwise reports whether fiber finds handlers by another path than that of u: it drops what
+// readOtherwise reports whether fiber finds handlers by another path than u's: it drops the text that
 // comes behind a #, looks for a host behind two slashes where there is a :// anywhere, and has the
 // scheme in the path where no host comes behind it.
 func readOtherwise(target string, u *url.URL) bool {
@@ -53,7 +53,7 @@ func readOtherwise(target string, u *url.URL) bool {
 
 const forwarded = "Forwarded"
 
-// withoutTrailer leaves out what came as Forwarded behind the body. fasthttp puts the trailer of a
+// withoutTrailer leaves out a Forwarded that came behind the body. fasthttp puts the trailer of a
 // body that it has read behind the fields of the header, which is where the last proxy
 // writes. It refuses X-Forwarded-For and X-Real-IP there, but not this one.
 func withoutTrailer(header http.Header, c fiber.Ctx) {
@@ -76,7 +76,7 @@ func withoutTrailer(header http.Header, c fiber.Ctx) {
 type response struct {
 	ctx     fiber.Ctx
 	header  http.Header
-	before  http.Header // what fiber's has
+	before  http.Header // fiber's
 	written bool
 }
 
@@ -92,7 +92,7 @@ func newResponse(c fiber.Ctx) *response {
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
 
-// writeHeader makes fiber's header that of w.
+// writeHeader copies the header of w to fiber's.
 func (w *response) writeHeader() {
 	h := &w.ctx.Response().Header
 	for name := range w.before {

@@ -1,7 +1,7 @@
 // Package fiberlimit puts the limits of httplimit in front of fiber's handlers (fiber v3).
 //
 // fiber's adaptor for middlewares of net/http limits as well, but is no safe way to count by
-// what a request says. It keeps the last of several fields of one name, where fiber's own
+// a request's words. It keeps the last of several fields of one name, where fiber's own
 // Get returns the first: with two API keys in each request, a client is counted under one
 // and served by the other. And httplimit.Config.Settle is told 200 for every response.
 package fiberlimit
@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// New returns a middleware. The error is that of httplimit.New.
+// New returns a middleware. The error is httplimit.New's.
 //
-// Functions of the Config are given a request with all that came in its header, and what
-// the context of the fiber.Ctx has, but an empty body. It may be kept: nothing of it is used
+// Functions of the Config are given a request with all that came in its header, with the values of
+// the fiber.Ctx's context, and with an empty body. It may be kept: nothing of it is used
 // again by fiber. As for fiber's handlers, the trailer of a body that has been read is part of
 // the header; only Forwarded, by which a client could name another one, is left out.
 //
@@ -39,8 +39,8 @@ import (
 // (SendStreamWriter, SendFile), and until the handler of a connection that was taken over (Hijack) has returned: with
 // fasthttp's KeepHijackedConns, have that handler wait for the connection's end.
 //
-// httplimit.ByPattern counts by the path that the middleware has been registered with, without a method: that of the
-// route, such as /items/:id, for app.Get(path, limit, handler), and that of all below for app.Use.
+// httplimit.ByPattern counts by the path that the middleware has been registered with, without a method: the path of the
+// route, such as /items/:id, for app.Get(path, limit, handler), and the prefix for app.Use.
 //
 // With httplimit.Config.Explain, httplimit.DecisionFromContext finds the decision in the
 // context of the fiber.Ctx.
@@ -68,7 +68,7 @@ func New(c httplimit.Config) (fiber.Handler, error) {
 	}, nil
 }
 
-// serve calls the handlers and settles what the request costs.
+// serve calls the handlers and settles the cost of the request.
 func serve(c fiber.Ctx, v *httplimit.Verdict) error {
 	panicked := true
 	defer func() {
@@ -86,7 +86,7 @@ func serve(c fiber.Ctx, v *httplimit.Verdict) error {
 	}()
 	if err := c.Next(); err != nil {
 		if err = c.App().ErrorHandler(c, err); err != nil {
-			_ = c.SendStatus(http.StatusInternalServerError) // which is what fiber does, and never fails
+			_ = c.SendStatus(http.StatusInternalServerError) // as fiber does; it never fails
 		}
 	}
 	panicked = false

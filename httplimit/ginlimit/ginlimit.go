@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// New returns a middleware. The error is that of httplimit.New.
+// New returns a middleware. The error is httplimit.New's.
 //
-// Functions of the Config, such as a key, see the http.Request, and not what a middleware in
+// Functions of the Config, such as a key, see the http.Request, and not the one that a middleware in
 // front has Set in the gin.Context. Have that middleware put it into the request, too:
 //
 //	c.Request = c.Request.WithContext(...)
@@ -53,7 +53,7 @@ func New(c httplimit.Config) (gin.HandlerFunc, error) {
 	}, nil
 }
 
-// serve calls the handlers and settles what the request costs.
+// serve calls the handlers and settles the cost of the request.
 func serve(c *gin.Context, v *httplimit.Verdict) {
 	panicked := true
 	defer func() {
