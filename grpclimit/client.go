@@ -21,8 +21,8 @@ import (
 
 // ClientConfig says how a Client limits, holds back and retries calls.
 type ClientConfig struct {
-	// Limiter limits the calls of each key. nil means that only what servers ask for holds
-	// calls back. Each attempt is charged, those of MaxRetries included; the opening of a
+	// Limiter limits the calls of each key. nil means that only the waits that servers ask for hold
+	// calls back. Each attempt is charged, retries included; the opening of a
 	// stream is one. Retries that grpc-go makes by itself, by a retryPolicy, are not seen. Its
 	// clock must run with real time. Which of the calls that wait goes first is what
 	// sluice.Limiter.Wait says.
@@ -38,7 +38,7 @@ type ClientConfig struct {
 	// fails the call. nil means Call.Target: a budget for each target.
 	Key KeyFunc
 
-	// Cost returns what each attempt of a call is charged, once a call. nil means 1.
+	// Cost returns the charge of each attempt of a call, once a call. nil means 1.
 	Cost func(context.Context, Call) int
 
 	// FailFast makes calls that would have to wait fail with a *LimitError instead. It
@@ -48,12 +48,12 @@ type ClientConfig struct {
 	// MaxWait is the most that one call waits in all: for the Limiter, for its method, and
 	// between attempts. A wait that does not fit is not begun: the call fails with a
 	// *LimitError or, once there is an answer, with that. 0 means that the deadline of the
-	// call's context bounds the waits, and a minute those of a call without one. For no bound,
+	// call's context bounds the waits, and a minute the waits of a call without one. For no bound,
 	// give it sluice.Never.
 	MaxWait time.Duration
 
 	// MaxRetries is how many times a unary call may be sent again after its first attempt, at
-	// most 100. 0 means never. See Client for what is retried.
+	// most 100. 0 means never. See Client for the calls that are retried.
 	MaxRetries int
 
 	// Idempotent returns true for methods that may be sent twice. It is required with
@@ -91,7 +91,7 @@ func (c *ClientConfig) validate() error {
 	return nil
 }
 
-// ErrLimited is what every *LimitError matches.
+// ErrLimited: every *LimitError matches it.
 var ErrLimited = errors.New("grpclimit: call limited")
 
 // LimitError is the error of a call that was not sent, because it would have had to wait longer
@@ -142,7 +142,7 @@ func (e *LimitError) GRPCStatus() *status.Status {
 	return status.New(codes.ResourceExhausted, e.Error())
 }
 
-// A Client keeps the calls of a program within a limit, and heeds what servers say about theirs.
+// A Client keeps the calls of a program within a limit, and heeds the limits that servers tell.
 // Unary and Stream are its interceptors, and DialOptions installs both. It can serve several
 // connections, is safe for concurrent use and must be made by NewClient.
 //
@@ -158,7 +158,7 @@ func (e *LimitError) GRPCStatus() *status.Status {
 //
 // With MaxRetries, such an answer to a unary call is retried if the server has said when, has not
 // said no by a pushback that is negative, malformed or there twice, and Idempotent says that the
-// method may be sent twice. The pause before retry n = 0, 1, ... is what the server asks for and a
+// method may be sent twice. The pause before retry n = 0, 1, ... is the wait that the server asks for and a
 // random time below 100 ms*2^n, at most 10 s. If it does not fit, the answer is returned as it is.
 //
 // Nothing else makes a retry safe: a handler that fails halfway, or passes on the denial of a server
@@ -188,7 +188,7 @@ func (c *Client) DialOptions() []grpc.DialOption {
 
 // Unary is a grpc.UnaryClientInterceptor. The error is a *LimitError if the call was not sent for
 // want of time to wait; codes.Canceled or codes.DeadlineExceeded if its context ended meanwhile; and
-// otherwise that of Key or of the last attempt.
+// otherwise the error of Key or of the last attempt.
 func (c *Client) Unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	p, err := c.newPassage(ctx, cc, Call{FullMethod: method, Message: req})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-go/sluice/internal/inflight"
 )
 
-// A clientStream heeds what its end says, and gives back the units in flight then. Its methods can be called
-// concurrently as those of a grpc.ClientStream.
+// A clientStream heeds the status at its end, and gives back the units in flight then. Its methods can be called
+// concurrently as the methods of a grpc.ClientStream.
 type clientStream struct {
 	grpc.ClientStream
 	client *Client
@@ -49,7 +49,7 @@ func (s *clientStream) over() {
 	}
 }
 
-// finished returns what grpc.OnFinish calls. An interceptor further in may finish streams of gRPC and open others for this
+// finished returns the function for grpc.OnFinish. An interceptor further in may finish streams of gRPC and open others for this
 // stream; but not if the connection has been closed.
 func (s *clientStream) finished(cc *grpc.ClientConn) func(error) {
 	return func(error) {

@@ -20,7 +20,7 @@ import (
 // pushbackKey is the trailer by which a server tells clients when to retry, or not to: gRFC A6.
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// What bounds the trailers of a denial: clients accept 8 KiB of them, and what denies the call is not alone in
+// The bounds of a denial's trailers: clients accept 8 KiB of them, and the denial is not alone in
 // setting some. Beside the names a denial takes less than 1 KiB.
 const (
 	maxNamed      = 16      // policies that it names
@@ -39,7 +39,7 @@ type DeniedError struct {
 func (e *DeniedError) Error() string { return "grpclimit: " + e.text() }
 
 // text is the message that clients see. It has nothing of the key, or of its error: they may
-// come from others than the client, such as a proxy.
+// come from a proxy and not from the client.
 func (e *DeniedError) text() string {
 	d := &e.Decision
 	switch {

@@ -48,7 +48,7 @@
 //
 // There is no switch that trusts everybody. A proxy that was not named is logged once.
 // [ByTLSSubject] counts by certificates that the server has verified, [ByMethod] by the method,
-// [ByMetadata] and [ByBearerToken] by what the client says, which limits nobody before it has been
+// [ByMetadata] and [ByBearerToken] by the client's words, which limit nobody before it has been
 // verified. [Join] combines keys.
 //
 // # What is exempt
@@ -67,7 +67,7 @@
 //
 // # Costs and roll-out
 //
-// Policy.Cost says what a call or message costs, by its request. Config.Settle gives back what turned
+// Policy.Cost returns the cost of a call or message, by its request. Config.Settle gives back costs that turned
 // out not to count, by the code of the status: so a limit counts failed logins only. Policies whose
 // limiter has sluice.Config.Shadow deny nobody, not for a key that is missing either;
 // Decision.WouldDeny names those that would have, for Config.OnDecision to tell.
@@ -76,12 +76,12 @@
 //
 // [NewClient] returns interceptors that keep a program's own calls within a limit, by waiting or by
 // failing fast; that leave a method alone for as long as its RetryInfo or pushback asks; and that
-// send again what was denied, where the caller has said that this is safe. grpc-go's own retries
+// send denied calls again, where the caller has said that this is safe. grpc-go's own retries
 // obey the pushback without them.
 //
 // # Other frameworks
 //
-// A [Limiter] fits go-grpc-middleware's ratelimit interceptors. [Judge.Decide] is what to fit
-// connect-go and others with: examples/grpc in the source has both. For proxies in front of a service,
+// A [Limiter] fits go-grpc-middleware's ratelimit interceptors. [Judge.Decide] fits
+// connect-go and other frameworks: examples/grpc in the source has both. For proxies in front of a service,
 // package rls is Envoy's rate limit service.
 package grpclimit

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// Per is what a policy counts.
+// Per is the unit that a policy counts.
 type Per uint8
 
 const (
@@ -27,7 +27,7 @@ const (
 	PerSent
 )
 
-// A Call is what the functions of a Config and of a ClientConfig are told of a call. They must not
+// A Call describes a call to the functions of a Config and of a ClientConfig. They must not
 // change the message, nor keep it.
 type Call struct {
 	// FullMethod is the method, as in "/package.Service/Method".
@@ -37,7 +37,7 @@ type Call struct {
 	// stream is opened.
 	Message any
 
-	// Per says what is judged: the call, or one of the messages of a stream.
+	// Per is the subject of the judgement: the call, or one of the messages of a stream.
 	Per Per
 
 	// Stream reports whether the call is a stream.
@@ -56,7 +56,7 @@ type KeyFunc func(context.Context, Call) (key string, err error)
 
 // Policy is one of the limits of a server.
 type Policy struct {
-	// Name tells the policy from the others: in the details of a denial and in Decision. It
+	// Name tells the policies apart: in the details of a denial and in Decision. It
 	// has 1 to 64 printable ASCII characters. Clients see it.
 	Name string
 
@@ -77,22 +77,22 @@ type Policy struct {
 	Remote httplimit.Remote
 
 	// Shadow asks the Remote, but denies nothing, as sluice.Config.Shadow does for a
-	// Limiter: what it denies is in Decision.WouldDeny, and an error lets the call pass.
+	// Limiter: its denials are in Decision.WouldDeny, and an error lets the call pass.
 	Shadow bool
 
-	// Key says what the calls are counted under.
+	// Key returns the key that a call is counted under.
 	Key KeyFunc
 
-	// Per says what is counted. The zero value is PerCall.
+	// Per is the unit that is counted. The zero value is PerCall.
 	Per Per
 
-	// Cost returns what a call, or a message, costs; nil means 1. With 0 it passes if one unit
+	// Cost returns the cost of a call, or a message; nil means 1. With 0 it passes if one unit
 	// would, and is charged nothing. A negative cost, or one above the limiter's burst, is
 	// denied for ever. The demands on KeyFunc hold here, too.
 	Cost func(context.Context, Call) int
 
 	// Limit returns a limit that the call brings, such as one in its token, and goes by:
-	// see sluice.Key.WithLimit. The zero Limit is none; the call then goes by that of its
+	// see sluice.Key.WithLimit. The zero Limit is none; the call then goes by the limit of its
 	// key. An error, or a limit that sluice.New would refuse for the Limiter, is an error of
 	// Key. It is not for a Remote. Whoever can choose the limit is not limited. nil means
 	// that no call brings one. The demands on KeyFunc hold here, too.
@@ -117,16 +117,16 @@ type Config struct {
 	// logs: the call waits for it. Call.Per says which of the two it is.
 	OnDecision func(context.Context, Call, Decision)
 
-	// OnKeyError says what becomes of a call that has no key.
+	// OnKeyError decides on calls that have no key.
 	OnKeyError KeyErrorAction
 
-	// Settle returns what a call finally costs, in each of the policies that it was charged to
-	// when it began, once its handler is done: 0 for what should not count, such as a login
+	// Settle returns the final cost of a call, in each of the policies that it was charged to
+	// when it began, once its handler is done: 0 for a call that should not count, such as a login
 	// that succeeded. A negative cost leaves the charge as it is. nil means that costs are
 	// final, and adds nothing to a call; else each charge takes a reservation of some 200 bytes.
 	// Charges of messages of streams are final.
 	//
-	// The code is that of the status which the handler has returned, as gRPC makes it of an
+	// The code is of the status that the handler has returned, as gRPC makes it of an
 	// error: codes.Unknown of one that is no status; codes.Internal if the handler has
 	// panicked; codes.ResourceExhausted of a stream that was ended for a message. An
 	// interceptor further out that changes the status is not seen.
@@ -135,14 +135,14 @@ type Config struct {
 	// far as it has not come back by itself, also where calls of one key overlap. If too little
 	// was charged, it charges the rest now, whatever remains: see sluice.Key.Debit.
 	//
-	// Of what a Remote has charged too much, that which has not come back is estimated: as if
-	// its units came back evenly until the ResetAfter that it told. Too little is charged now: of
-	// a httplimit.RemoteDebiter whatever remains, of others at most that. A Remote that panics counts as a handler
-	// that does.
+	// The refund of units that a Remote has charged too much is estimated: as if
+	// its units came back evenly until the ResetAfter that it told. If it has charged too little, a
+	// httplimit.RemoteDebiter is charged the rest now, and any other Remote as much of it as remains. A Remote that
+	// panics counts as a handler that panics.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
 }
 
-// KeyErrorAction is what becomes of a call that has no key: one for which a Key returns an error.
+// KeyErrorAction decides on calls that have no key: calls for which a Key returns an error.
 type KeyErrorAction uint8
 
 const (
@@ -195,25 +195,25 @@ type Decision struct {
 	// that was passed over: by KeyErrorSkip, or of a policy in shadow mode.
 	KeyError error
 
-	// Charges says what the policies have been asked to charge, those with a Remote behind the
-	// others, and those in shadow mode last. It
+	// Charges lists the charges that the policies were asked for: policies with a Remote behind
+	// Limiters, and policies in shadow mode last. It
 	// leaves out policies for which the call has no key. With a KeyError that the call is
 	// denied for, it has the charges that were found before it, and none of them has been
-	// asked for. It is nil for what passes.
+	// asked for. It is nil for a call that passes.
 	Charges []PolicyCharge
 }
 
-// PolicyCharge is what a call is to be charged by one policy.
+// PolicyCharge is the charge of a call by one policy.
 type PolicyCharge struct {
 	Policy string // its name
-	Key    string // what the call is counted under
+	Key    string // under which the call is counted
 	Cost   int
 }
 
 // ConfigError is the error of the constructors of this package.
 type ConfigError struct {
 	Field  string // the offending field, such as "Config.Policies[0].Name"
-	Reason string // its value, what is wrong with it, and what would be accepted
+	Reason string // its value, the mistake, and a value that would be accepted
 }
 
 // Error names the field and the reason.

@@ -22,13 +22,13 @@ type Judge struct {
 	passed error             // errors of a Key that leave out its policy; nil for none
 	holds  *inflight.Renewer // nil without InFlight policies
 
-	// The policies that are judged together, by what they judge.
+	// The policies that are judged together, by the subject that they judge.
 	unary, opening, received, sent judged
 }
 
 type policy = policies.Policy[*request, Per]
 
-// A request is what the functions of a policy are told.
+// A request describes a call to the functions of a policy.
 type request struct {
 	ctx  context.Context
 	call Call
@@ -97,7 +97,7 @@ func newPolicies(c *Config) ([]policy, error) {
 	return list, nil
 }
 
-// of returns the policies that judge what is judged.
+// of returns the policies that judge this subject.
 func (j *Judge) of(call Call) *judged {
 	switch {
 	case call.Per == PerReceived:
@@ -206,7 +206,7 @@ func (m *judgement) decide(lacks policies.Lacking, d *Decision) {
 	}
 }
 
-// explain returns what is to be charged.
+// explain lists the charges.
 func (m *judgement) explain() []PolicyCharge {
 	list := make([]PolicyCharge, len(m.Entries))
 	for i := range m.Entries {
@@ -216,7 +216,7 @@ func (m *judgement) explain() []PolicyCharge {
 	return list
 }
 
-// A Verdict is the decision on one call, and what is left to do about it. It is not safe for
+// A Verdict is the decision on one call, and settles it. It is not safe for
 // concurrent use.
 type Verdict struct {
 	Decision
@@ -249,8 +249,8 @@ func (v *Verdict) Err() error {
 	return &DeniedError{Decision: v.Decision, begun: v.call.Per != PerCall}
 }
 
-// Settle has Config.Settle say what the call finally costs, given the code of its status, and
-// charges or gives back the difference. It gives back what InFlight policies have charged. Only the first call
+// Settle asks Config.Settle for the final cost of the call, given the code of its status, and
+// charges or gives back the difference. It gives back the units of InFlight policies. Only the first call
 // does anything, and none for calls that were denied or skipped, or for messages.
 func (v *Verdict) Settle(code codes.Code) {
 	rest := v.rest
@@ -267,7 +267,7 @@ func (j *Judge) conclude(m *judgement, code codes.Code) {
 	m.free()
 }
 
-// settle gives back what the call held while it ran, asks what it finally costs, and makes it so.
+// settle gives back the units of the running call, asks for its final cost, and charges or gives back the difference.
 func (j *Judge) settle(m *judgement, by *judged, code codes.Code) {
 	if m.held != nil {
 		m.held.End()

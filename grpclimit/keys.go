@@ -22,15 +22,15 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// The errors of key functions, which wrap one of them and say what was wrong. They are those of
+// The errors of key functions, which wrap one of them and name the mistake. They are the errors of
 // httplimit. Clients are not told of them.
 var (
-	// ErrNoKey says that the call does not have what the key is made of.
+	// ErrNoKey: the call lacks a part of the key.
 	ErrNoKey = httplimit.ErrNoKey
 	// ErrBadKey says that it is there, but malformed, or there twice, or not to be believed, so
 	// that the limiter and the application might not read the same.
 	ErrBadKey = httplimit.ErrBadKey
-	// ErrKeyTooLong says that what the key is read from is longer than the function accepts.
+	// ErrKeyTooLong: the text that the key is read from is longer than the function accepts.
 	ErrKeyTooLong = httplimit.ErrKeyTooLong
 )
 
@@ -60,12 +60,12 @@ func bounded(text string) string {
 // metadata that is there several times, the last is the right end.
 //
 // A peer without an address, as on a pipe or, without IPConfig.TrustUnix, a Unix socket, is
-// ErrNoKey; what a trusted proxy has written that is no address, ErrBadKey.
+// ErrNoKey; a text of a trusted proxy that is no address, ErrBadKey.
 // IPConfig.OnUntrustedProxy is given a request with nothing but the address and these headers,
 // which it must not keep; without it one call in 256 is looked at, at random.
 //
-// Of the calls of one connection, the first one and one in 16 take an allocation or two, and the others
-// none; those of a proxy take two.
+// Of the calls of one connection, the first one and one in 16 take an allocation or two, and other calls
+// none; calls of a proxy take two.
 func ByPeer(c httplimit.IPConfig) (KeyFunc, error) {
 	key, err := httplimit.ByRemoteIP(c)
 	if err != nil {
@@ -126,7 +126,7 @@ func (k *peerKeys) of(at *net.TCPAddr, newKey func() (string, error)) (string, e
 
 // ByBearerToken returns a function that takes the token of the metadata authorization with the
 // scheme Bearer as the key, as httplimit.ByBearerToken does, with its errors: a token above
-// MaxKeyLen is ErrKeyTooLong. A client chooses its token; what is said at ByMetadata holds here.
+// MaxKeyLen is ErrKeyTooLong. A client chooses its token; the warning of ByMetadata holds here.
 func ByBearerToken() KeyFunc { return overHTTP(httplimit.ByBearerToken(), "authorization") }
 
 // overHTTP returns a key function that shows one of httplimit's a request which has nothing but the
@@ -281,10 +281,10 @@ var (
 	errUnverified    = fmt.Errorf("%w: the peer's certificate has not been verified", ErrBadKey)
 )
 
-// Join returns a function that makes one key of those of all funcs: a budget for each client and
+// Join returns a function that joins the keys of all funcs to one: a budget for each client and
 // method, say. Two calls have the same key only if they have the same one by each of funcs: the key
 // is the parts in order, each with its length in bytes and a colon before it, such as
-// "3:ann14:/pkg.Svc/Login", which is also what TopDenied lists; see MaxKeyLen for long ones. The error
+// "3:ann14:/pkg.Svc/Login", which is also the name in TopDenied; see MaxKeyLen for long ones. The error
 // of the first one that fails is returned as it is.
 //
 // The error is a *ConfigError if there are no funcs, or a nil one.

@@ -116,7 +116,7 @@ func readRefusal(s *status.Status, trailer metadata.MD) (asked time.Duration, ag
 	return asked, false
 }
 
-// A holdKey is what is held back.
+// A holdKey names the calls that are held back.
 type holdKey struct{ target, method string }
 
 // maxHolds bounds the methods that are held back at the same time. The wish of a further one is

@@ -28,8 +28,8 @@ func SkipHealthAndReflection(_ context.Context, call Call) bool {
 }
 
 // ServerOptions returns the options that put the policies in front of all methods of a server,
-// unary and streams. They chain the interceptors behind those of the options before them. Put them
-// first: what an interceptor in front does, is done for calls that are denied, too, and if
+// unary and streams. They chain the interceptors behind the interceptors of the options before them. Put them
+// first: an interceptor in front works for denied calls, too, and if
 // it sends or sets headers a denial has trailers besides, which clients take for a call that may
 // have been processed.
 func (j *Judge) ServerOptions() []grpc.ServerOption {

@@ -129,7 +129,8 @@ type Config struct {
 	// The refund of units that a Remote has charged too much is estimated: as if
 	// its units came back evenly until the ResetAfter that it told. That is exact for
 	// buckets, and less for windows while they last; of a sliding window that is over it can be
-	// more. If it has charged too little, a RemoteDebiter is charged the rest now, and any other Remote as much of the rest as remains.
+	// more. If it has charged too little, a RemoteDebiter is charged the rest now, and any other Remote as much of
+	// the rest as remains.
 	Settle func(r *http.Request, status int) (cost int)
 
 	// Headers chooses the fields of responses that tell about the limits.

@@ -3,7 +3,7 @@
 //
 //	registry.MustRegister(sluice.Must(promsluice.New(limiter.Metrics("login"))))
 //
-// [sluice.Limiter.Metrics], [redislimit.Metrics] and [rules.Engine.Metrics] list the metrics. Names are those of
+// [sluice.Limiter.Metrics], [redislimit.Metrics] and [rules.Engine.Metrics] list the metrics. Names are as in
 // OpenTelemetry, such as sluice.limiter.keys. For Prometheus dots become underscores, and counters end in _total, as in
 // sluice_decisions_total; OpenTelemetry's exporter for Prometheus does the same, so one dashboard serves both.
 //
@@ -21,7 +21,7 @@ import (
 	"unicode/utf8"
 )
 
-// Kind says what can be done with the values of a metric.
+// Kind says how the values of a metric may be used.
 type Kind uint8
 
 const (
@@ -48,7 +48,7 @@ type Label struct{ Name, Value string }
 // Yield is told one value, and the values of the labels of d, which are UTF-8.
 type Yield func(d *Desc, value uint64, labels ...string)
 
-// A Set is what one limiter, tier or engine counts.
+// A Set has the counts of one limiter, tier or engine.
 type Set struct {
 	Labels []Label
 	Descs  []*Desc
@@ -56,7 +56,7 @@ type Set struct {
 	Read func(Yield)
 }
 
-// Validate returns an error that says what is wrong with the labels: a value that is empty or not UTF-8; or that the Set is none.
+// Validate returns an error that names a label whose value is empty or not UTF-8, or says that the Set is empty.
 func (s Set) Validate() error {
 	if s.Read == nil {
 		return errors.New("metrics: the Set is empty; want the Metrics of a limiter, a tier or an engine")

@@ -96,7 +96,7 @@ var loadErrors = []mistake{
 	{"at_once", "rate_limit: {at_once: 1}", "4:16: d.k: at_once is given without lease; want lease: a time beside it, such as 1m: hits that nobody gives back or renews come back after it"},
 	{"at_once", "rate_limit: {unit: day, at_once: 1, lease: 1m}", "4:16: d.k: at_once and unit are both given; want unit deleted"},
 	{"at_once", "rate_limit: {at_once: 1, lease: 1m, algorithm: in-flight}", "4:39: d.k: at_once and algorithm are both given; want algorithm deleted"},
-	{"at_once", "rate_limit: {at_once: -1, lease: 1m}", "4:25: d.k: at_once is -1; want a whole number from 0 to 4294967295"},
+	{"at_once", "rate_limit: {at_once: -1, lease: 1m}", "4:25: d.k: at_once is -1; want a whole number from 0 to " + maxRequestsText},
 	{"lease", "rate_limit: {lease: 1m}", "4:16: d.k: lease is given without at_once; want at_once: a whole number beside it"},
 	{"lease", "rate_limit: {unit: day, requests_per_unit: 1, lease: 1m}", "4:49: d.k: lease is given without at_once; want at_once: a whole number beside it"},
 	{"lease", "rate_limit: {at_once: 1, lease: 0s}", "4:35: d.k: lease is \"0s\"; want a time of at least 1ns, such as 90s, 15m or 1h30m"},

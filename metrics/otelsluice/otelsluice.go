@@ -29,8 +29,8 @@ type Config struct {
 	// MeterProvider makes the instruments. nil means the global one of package otel.
 	MeterProvider metric.MeterProvider
 
-	// CardinalityLimit is that of the SDK: it keeps so many attribute sets of an instrument apart, less one, and
-	// adds up all others under the attribute otel.metric.overflow. So that no limiter is among these,
+	// CardinalityLimit is the limit of the SDK: it keeps so many attribute sets of an instrument apart, less one, and
+	// adds up all further sets under the attribute otel.metric.overflow. So that no limiter is among these,
 	// Add refuses those that do not fit. 0 means 2,000, the SDK's default, which are 666 limiters with
 	// sluice.Config.Stats, or 499 tiers. A negative number means that there is no limit. Whatever it is, the SDK has to be
 	// told by its option WithCardinalityLimit.
@@ -49,8 +49,8 @@ const (
 	defaultCardinalityLimit = 2000
 )
 
-// A Collector observes what it has been given. It is safe for concurrent use, also while it is
-// asked. It is made by New; a MeterProvider should have one of the same Attributes, since the SDK adds up what two
+// A Collector observes the Sets that it has been given. It is safe for concurrent use, also while it is
+// asked. It is made by New; a MeterProvider should have one of the same Attributes, since the SDK adds up the values that two
 // of them observe of the same name.
 type Collector struct {
 	meter      metric.Meter
@@ -104,8 +104,8 @@ func name(s metrics.Set) string {
 	return strings.Join(all, ", ")
 }
 
-// Add makes the metrics of a limiter, a tier or an engine a part of all that is told from now on. The error says what is wrong
-// with the name: it is empty, not UTF-8, or that of another source of the kind; or that there is one more than
+// Add makes the metrics of a limiter, a tier or an engine a part of all that is told from now on. The error says that
+// the name is empty, not UTF-8, or the name of another source of the kind; that there is one more than
 // Config.CardinalityLimit has room for; or is the MeterProvider's. Nothing is told of the source then.
 func (c *Collector) Add(s metrics.Set) error {
 	if err := s.Validate(); err != nil {
@@ -136,7 +136,7 @@ func (c *Collector) Add(s metrics.Set) error {
 	return nil
 }
 
-// Remove takes out what was added with the same name, and reports whether there was something.
+// Remove takes out the source of the same name and kind, and reports whether there was one.
 func (c *Collector) Remove(s metrics.Set) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

@@ -4,8 +4,8 @@
 //	if err != nil { ... }
 //	prometheus.MustRegister(collector)
 //
-// A scrape reads statistics, and does nothing else: no decision takes longer for it. Names are those of the documentation of
-// Metrics with underscores for dots, and counters end in _total: sluice.limiter.keys is sluice_limiter_keys, and
+// A scrape reads statistics, and does nothing else: no decision takes longer for it. Names are as in the documentation of
+// Metrics, with underscores for dots, and counters end in _total: sluice.limiter.keys is sluice_limiter_keys, and
 // sluice.decisions is sluice_decisions_total.
 //
 // A registry takes each name once: a second collector for it gets a prometheus.AlreadyRegisteredError.
@@ -27,7 +27,7 @@ type Collector struct {
 	descs map[*metrics.Desc]*prometheus.Desc
 }
 
-// New returns a Collector of the metrics of one limiter, tier or engine. The error says what is wrong with its name: it is
+// New returns a Collector of the metrics of one limiter, tier or engine. The error says that its name is
 // empty or not UTF-8.
 func New(s metrics.Set) (*Collector, error) {
 	if err := s.Validate(); err != nil {
