@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
-// completeFlags tells shells what the flags of commands take that read logs.
+// completeFlags tells shells the values of the flags of commands that read logs.
 func completeFlags(root *cobra.Command) {
 	var algorithms []string
 	for _, a := range replay.Algorithms() {

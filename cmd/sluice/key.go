@@ -12,7 +12,7 @@ import (
 // defaultKey is the key of requests that are counted by client.
 const defaultKey = "client"
 
-// keyHelp says what requests can be counted by.
+// keyHelp lists the parts that requests can be counted by.
 const keyHelp = `
 --key counts by something else: client, path-class, path, method, host, user,
 agent, status, status-class, or field:NAME, the format's own name for a field,
@@ -29,7 +29,7 @@ func (k *keyFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.text, "key", defaultKey, "`KEY` to count requests by")
 }
 
-// newKey returns what to read of the log for a client, nil for the client itself, and nothing of that kind yet.
+// newKey returns the parts of the log to read for a client, nil for the client itself.
 func (k *keyFlag) newKey(ipv6Prefix int) (*accesslog.Key, *replay.Clients, error) {
 	naming, err := replay.Naming(ipv6Prefix)
 	if err != nil {

@@ -113,7 +113,7 @@ func targetNames() string {
 	return message.Or(names)
 }
 
-// writer returns what writes the report.
+// writer returns the writer of the report.
 func (f *recommendFlags) writer() (func(io.Writer, report.Recommendation) error, error) {
 	switch f.output {
 	case "text":
@@ -135,7 +135,7 @@ func (f *recommendFlags) writer() (func(io.Writer, report.Recommendation) error,
 	return nil, fmt.Errorf("unknown output %q: want text, json, %s", f.output, targetNames())
 }
 
-// config looks at what is asked of the log.
+// config checks the question to the log.
 func (f *recommendFlags) config() (c recommend.Config, err error) {
 	clients, err := recommend.ParseShare(f.clients)
 	if err != nil {

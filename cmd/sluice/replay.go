@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// sampleNote tells a newcomer what to do next.
+// sampleNote tells a newcomer the next step.
 const sampleNote = " (made up; give a FILE to replay your own, - for standard input)"
 
 // A rule has these where the command line names only its other part.
@@ -246,8 +246,8 @@ func (f *replayFlags) addRules(engine *replay.Replay, paths []string, against bo
 	return engine.AddFile(*file)
 }
 
-// readRules reads files of rules, and what --domain and --descriptor say of them. What is wrong
-// with the rules goes to errs, a line each.
+// readRules reads files of rules, with --domain and --descriptor. A mistake
+// in the rules goes to errs, a line each.
 func (f *replayFlags) readRules(paths []string, errs io.Writer) (*replay.File, error) {
 	out := &replay.File{Domain: f.domain}
 	for _, text := range f.descriptors {
@@ -279,7 +279,7 @@ func (f *replayFlags) readRules(paths []string, errs io.Writer) (*replay.File, e
 	return out, nil
 }
 
-// selectRules returns the rules of the command line, each once: those of --rule,
+// selectRules returns the rules of the command line, each once: the rules of --rule,
 // then every --algorithm with every --limit. Without any, and without --rules, it
 // returns three that show how algorithms differ under one limit.
 func (f *replayFlags) selectRules() ([]replay.Rule, error) {

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 )
 
-// question is what ask is told on the command line.
+// question is the command line of ask.
 type question struct {
 	address, domain   string
 	hits              uint32

@@ -16,7 +16,7 @@ func main() {
 	os.Exit(run(commandLine(os.Args), os.Stdin, os.Stdout, os.Stderr))
 }
 
-// commandLine is what follows the program's name. Under the name of Envoy's service, which has no commands, it serves:
+// commandLine is the part behind the program's name. Under the name of Envoy's service, which has no commands, it serves:
 // Envoy Gateway starts /bin/ratelimit.
 func commandLine(args []string) []string {
 	if filepath.Base(args[0]) == "ratelimit" {

@@ -81,7 +81,7 @@ func logger(w io.Writer, c *service.Config) *slog.Logger {
 // thinks the heap that much larger, and lets the garbage of calls grow to about as much before it runs.
 const heapRoom = 32 << 20
 
-// roomyHeap returns what has to stay alive for that; nil if the environment says how collections should
+// roomyHeap returns a value that has to stay alive for that; nil if the environment says how collections should
 // be.
 func roomyHeap() []byte {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A Record is what a log says of one request.
+// A Record is one request of a log.
 type Record struct {
 	// Client is the client as the log spells it, or the Key of the Config. It is never empty, and valid until the function that got
 	// the record returns.
@@ -53,7 +53,7 @@ type Facts struct {
 	Outside   int64 // requests before Config.From or not before Config.To
 	// MalformedLines are the numbers, from 1 in the first source on, of the first malformed lines.
 	MalformedLines []int64
-	// MalformedReason is what was wrong with the first of them. Of several sources it begins with the name
+	// MalformedReason is the mistake of the first of them. Of several sources it begins with the name
 	// of the one that has it.
 	MalformedReason string
 

@@ -104,7 +104,7 @@ func (s *splitter) open(source Source) (io.ReadCloser, error) {
 	}{out, closers{out, in}}, nil
 }
 
-// counted counts what has been read of a source.
+// counted counts the bytes and lines read of a source.
 type counted struct {
 	io.Reader
 	s *splitter
@@ -205,7 +205,7 @@ func cutLine(data []byte) (line, rest []byte) {
 	return data, nil
 }
 
-// trim takes off a line what is not of it, or says why it is none.
+// trim takes the envelope off a line, or says why the line is none.
 func (b *block) trim(line []byte) ([]byte, error) {
 	if len(line) > 0 && line[0] == 0 {
 		line = bytes.TrimLeft(line, "\x00")
@@ -266,7 +266,7 @@ func settle(parsers []Parser, data []byte) ([]Parser, depths, bool) {
 // directed is a parser that goes by lines of the log which are no records.
 type directed interface {
 	Parser
-	// directive is the parser for what follows a line, which begins with #.
+	// directive is the parser for the lines behind a line that begins with #.
 	directive(line string) Parser
 }
 
@@ -279,7 +279,7 @@ func mayDirect(data []byte) bool {
 		bytes.Contains(data, []byte(utf8BOM+"#")) || bytes.Contains(data, []byte("\x00#"))
 }
 
-// withDirectives returns the parsers for what follows data.
+// withDirectives returns the parsers for the lines behind data.
 func withDirectives(parsers []Parser, data []byte) []Parser {
 	if !mayDirect(data) || !slices.ContainsFunc(parsers, func(p Parser) bool { _, ok := p.(directed); return ok }) {
 		return parsers

@@ -37,7 +37,7 @@ func (combined) Wants() string {
 }
 
 // Parse reads an address in front as the client. A name in front is the client only
-// if what follows leaves no other candidate: an ident that is missing, as nearly all
+// if the rest leaves no other candidate: an ident that is missing, as nearly all
 // are, or an ident and a user, none of whose words can be a client.
 func (combined) Parse(line []byte) (Record, error) {
 	h, err := readHead(line)
@@ -68,7 +68,7 @@ func (combined) Parse(line []byte) (Record, error) {
 	return Record{}, errPrefix
 }
 
-// tail is what follows the time.
+// tail is the part behind the time.
 var tail, _ = compile("", ` "$request" $status $bytes_sent "$http_referer" "$http_user_agent"`)
 
 func (combined) Request(line []byte) Request { return ncsa(line, 2) }
@@ -103,16 +103,16 @@ func ncsa(line []byte, words int) Request {
 	return r
 }
 
-// forwardedFor is what servers are told to log in the place of the client behind proxies.
+// forwardedFor is the list that servers behind proxies log in the place of the client.
 const forwardedFor = "X-Forwarded-For"
 
 // isName reports whether a word can be the name of a client. The rest of a quoted field cannot, nor a
-// tag such as nginx: in front of a line; unix: is what nginx writes of a socket.
+// tag such as nginx: in front of a line; unix: is nginx's word for a socket.
 func isName(word []byte) bool {
 	return bytes.IndexByte(word, '"') < 0 && (word[len(word)-1] != ':' || string(word) == "unix:")
 }
 
-// plainUser reports whether what stands before a time, an ident that is no tag and a user of several
+// plainUser reports whether the text before a time, an ident that is no tag and a user of several
 // words behind it, has no other word that can be a client or come before one.
 func plainUser(before []byte) bool {
 	_, rest := word(before)
@@ -129,7 +129,7 @@ func plainUser(before []byte) bool {
 	return true
 }
 
-// vhostCombined reads what Apache writes to logs of several hosts:
+// vhostCombined reads Apache's logs of several hosts:
 //
 //	host:port client ident user [time] "request" ...
 //
@@ -196,8 +196,8 @@ type head struct {
 	count int       // how many there are, at most len(words)+1
 	time  int64
 
-	before []byte // what stands before the time
-	end    int    // of what stands before the request
+	before []byte // the text before the time
+	end    int    // of the text before the request
 }
 
 // readHead takes the last timestamp before the request. The user in front of it is
@@ -248,11 +248,11 @@ func listWord(b []byte) (first, rest []byte) {
 	return first, rest
 }
 
-// emptyUser is what Apache writes for a user without a name, which any client can be. It is not the
+// emptyUser is Apache's word for a user without a name, which any client can be. It is not the
 // request, which comes behind a time.
 const emptyUser = `""`
 
-// beforeQuote returns what is before the first quote behind a blank, from a place in the line on.
+// beforeQuote returns the text before the first quote behind a blank, from a place in the line on.
 func beforeQuote(line []byte, from int) []byte {
 	for at := from; ; {
 		quote := bytes.IndexByte(line[at:], '"')

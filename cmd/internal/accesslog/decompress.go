@@ -36,12 +36,12 @@ const startLength = 10
 
 const readBuffer = 64 << 10
 
-// maxZstdWindow is that of zstd itself, without --long=31.
+// maxZstdWindow is the bound of zstd itself, without --long=31.
 const maxZstdWindow = 128 << 20
 
 var errNoGzip = errors.New("the gzip data ends, and other data follows: want gzip data only, as from cat A.gz B.gz")
 
-// decompressed is what src holds, decompressed if it starts like gzip or zstd. Only the content decides,
+// decompressed reads src, decompressed if it starts like gzip or zstd. Only the content decides,
 // not the name. It is to be closed.
 func decompressed(src io.Reader) (io.ReadCloser, error) {
 	in := bufio.NewReaderSize(src, readBuffer)

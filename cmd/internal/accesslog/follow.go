@@ -16,13 +16,13 @@ const pollInterval = 250 * time.Millisecond
 var (
 	// errIdle is not the end: there is nothing to read now, and the next Read waits.
 	errIdle = errors.New("nothing to read yet")
-	// errNewFile ends a file that has become another one: what comes next begins a line.
+	// errNewFile ends a file that has become another one: the next byte begins a line.
 	errNewFile = errors.New("a new file")
 )
 
-// follower reads a file, and what is written to it later. When another file has taken its name, as when logs
+// follower reads a file, and lines that are written to it later. When another file has taken its name, as when logs
 // are rotated, it reads this one to its end and goes on with the other. When the file is cut off, or holds
-// something else than what has been read, it goes on from the start.
+// other bytes than the bytes read, it goes on from the start.
 type follower struct {
 	ctx   context.Context
 	path  string
@@ -82,7 +82,7 @@ func (f *follower) Read(p []byte) (int, error) {
 	}
 }
 
-// tailLength is how much tells whether a file still holds what has been read of it.
+// tailLength is the number of bytes that tell whether a file is still the one that was read.
 const tailLength = 256
 
 func (f *follower) keep(read []byte) {
@@ -92,7 +92,7 @@ func (f *follower) keep(read []byte) {
 	f.tail = f.tail[max(0, len(f.tail)-tailLength):]
 }
 
-// same reports whether the file still holds what has been read.
+// same reports whether the file still holds the bytes read.
 func (f *follower) same() bool {
 	now := make([]byte, len(f.tail))
 	_, err := f.file.ReadAt(now, f.at-int64(len(f.tail)))

@@ -79,7 +79,7 @@ func (f jsonLines) timeOf(line []byte) (int64, error) {
 	return at, nil
 }
 
-// isJSON reports whether a line is a JSON object. gjson reads anything; encoding/json has the last word on what is JSON, and
+// isJSON reports whether a line is a JSON object. gjson reads anything; encoding/json has the last word on JSON, and
 // refuses the nesting of a hundred thousand arrays that would take the stack.
 func isJSON(line []byte) bool { return looksJSON(line) && json.Valid(line) }
 
@@ -95,7 +95,7 @@ func looksJSON(line []byte) bool {
 // field names a value in an object, in the syntax of gjson.
 type field struct {
 	name   string
-	key    string // the name as one key, with what gjson takes for syntax escaped
+	key    string // the name as one key, with gjson's syntax escaped
 	nested string // the same with its dots as steps into nested objects
 }
 

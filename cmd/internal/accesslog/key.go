@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/original"
 )
 
-// A Key is what requests are counted by, where that is not the client alone: one part of a request, or several together.
+// A Key is the parts that requests are counted by, where it is not the client alone: one part of a request, or several together.
 type Key struct {
 	parts  []keyPart
 	client func([]byte) []byte
@@ -43,7 +43,7 @@ var keyParts = []keyPart{
 	{name: "status-class", of: statusClass},
 }
 
-// KeyParts names what a Key can have beside field:NAME.
+// KeyParts names the parts of a Key beside field:NAME.
 func KeyParts() (names []string) {
 	for _, p := range keyParts {
 		names = append(names, p.name)
@@ -116,7 +116,7 @@ type keyed interface {
 	field(line []byte, name string) string
 }
 
-// check says what is wrong with a key for lines of a format.
+// check returns the mistake in a key for lines of a format.
 func (k *Key) check(p Parser) error {
 	f, ok := p.(keyed)
 	if !ok {

@@ -19,7 +19,7 @@ var (
 
 var errNotLogfmt = errors.New("not key=value, with a client and a time")
 
-// router is what Heroku has between the time and the pairs.
+// router is Heroku's text between the time and the pairs.
 const router = " heroku[router]: "
 
 func (logfmt) Name() string { return Logfmt }
@@ -84,7 +84,7 @@ func firstOf(pairs []byte, names []string) (name string, value []byte, ok bool) 
 	return "", nil, false
 }
 
-// pairOf returns the value of a name: the first, and none of what stands in the quotes of others.
+// pairOf returns the value of a name: the first, and none that stands in the quotes of another value.
 func pairOf(pairs []byte, name string) (value []byte, ok bool) {
 	for rest := pairs; ; {
 		rest = bytes.TrimLeft(rest, " \t")

@@ -2,14 +2,14 @@ package accesslog
 
 import "strings"
 
-// idClass stands in a class for what tells paths of one kind apart.
+// idClass stands in a class for the ids that tell paths of one kind apart.
 const idClass = "{id}"
 
 // leastHex is the length from which on a text of hexadecimal digits is an id, and no word: "cafe", "2fa".
 const leastHex = 8
 
-// PathClass returns a path with ids replaced by {id}: of each segment between slashes what stands before an extension, if it is digits only; a
-// UUID; or eight hexadecimal digits or more of which at least one is from 0 to 9. An extension is a dot and what follows, if that
+// PathClass returns a path with ids replaced by {id}: of each segment between slashes the part before an extension, if it is digits only; a
+// UUID; or eight hexadecimal digits or more of which at least one is from 0 to 9. An extension is a dot and the rest, if that
 // begins with a letter. Other segments stay as they are.
 func PathClass(path string) string {
 	var out strings.Builder

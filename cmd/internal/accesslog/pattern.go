@@ -129,7 +129,7 @@ func (p pattern) Parse(line []byte) (Record, error) {
 }
 
 // theClient is the client in a field. Of a list that proxies have forwarded it is the last address, which the proxy has
-// seen itself: what is before it is what the proxy was told. A field of another name has a list if it has addresses alone;
+// seen itself: the addresses before it were told to the proxy. A field of another name has a list if it has addresses alone;
 // else its commas are part of a name, unless it ends like a list.
 func theClient(field string, value []byte) ([]byte, error) {
 	value = bytes.TrimSpace(value)
@@ -148,7 +148,7 @@ func theClient(field string, value []byte) ([]byte, error) {
 	return value, nil
 }
 
-// isForwarded reports whether a field of a name has what proxies have forwarded.
+// isForwarded reports whether a field of a name lists forwarded addresses.
 func isForwarded(field string) bool {
 	field = strings.ToLower(field)
 	return strings.Contains(field, "forwarded") || strings.Contains(field, "xff") || field == "fwd"
@@ -230,7 +230,7 @@ func (p pattern) end(i int, line []byte, after string) int {
 	return bytes.Index(line, []byte(after))
 }
 
-// isStatus reports whether a field can be a status, or what servers write if there is none.
+// isStatus reports whether a field can be a status, or the mark of servers for none.
 func isStatus(b []byte) bool {
 	return len(b) == 3 && allDigits(b) || slices.Contains([]string{"-", "0", "-1"}, string(b))
 }

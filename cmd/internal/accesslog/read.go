@@ -13,14 +13,14 @@ import (
 	"sync/atomic"
 )
 
-// Config says what Read reads, and how.
+// Config chooses the sources and formats of Read.
 type Config struct {
 	// Sources are read one after the other. Several files are put in the order of their first times.
 	Sources []Source
-	// Parsers are those of the formats that a source may have. For each source Read takes the one that
+	// Parsers read the formats that a source may have. For each source Read takes the one that
 	// reads the most of its first lines.
 	Parsers []Parser
-	// Follow waits at the end of the last source, a plain file, for what is still written to it, also when
+	// Follow waits at the end of the last source, a plain file, for lines that are still written to it, also when
 	// another file takes its name or when it is cut off. Then only the context ends Read.
 	Follow bool
 	// Requests fills Record.Request.
@@ -45,7 +45,7 @@ type Progress struct {
 
 // Read hands the records of the sources to each, in order and on the calling goroutine. It returns nil at
 // the end of sources with at least one record. Without one the error is ErrEmpty, ErrBlank or ErrNUL, or
-// wraps ErrNoRecords and says in one line what was expected. Any other error is that of a source, with the
+// wraps ErrNoRecords and names in one line the expected formats. Any other error is of a source, with the
 // number of the line it came in, or ErrInterrupted; the records before it are sound. Errors begin with the
 // name of the source.
 func Read(ctx context.Context, c Config, each func(Record)) (Facts, error) {
@@ -136,7 +136,7 @@ func (p *pipeline) send(b *block) {
 	p.inOrder <- b
 }
 
-// block is whole lines of one source, and what their parser makes of them.
+// block is whole lines of one source, and their records.
 type block struct {
 	source  string
 	first   bool // of its source, or of a file that has taken its name: no line goes on across it
@@ -146,14 +146,14 @@ type block struct {
 	bad     error // why the line before data was not kept
 	data    []byte
 	idle    bool  // nothing is behind it yet
-	err     error // what ended the source behind it
+	err     error // that ended the source behind it
 
 	lines  []line
 	parsed chan struct{}
 	nuls   bool
 }
 
-// line is what can be said of a line without those before it.
+// line is the part of a record that needs no line before it.
 type line struct {
 	text   []byte
 	parser Parser // that has read it
@@ -222,7 +222,7 @@ func (b *block) candidates() []Parser {
 }
 
 // read reads a line by the source's parser, else by any that can: a format can change within a file. What the source's
-// parser knows to be a line of its own is read by no other, since a client can have written what is wrong with it.
+// parser knows to be a line of its own is read by no other, since a client can have written the mistake.
 func (b *block) read(l *line) {
 	texts := peeled{l.text}
 	if l.readBy(b.parsers[0], &texts, b.depths) {

@@ -10,7 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// A Request is what a log says of a request beside its client and its time. It is whatever the
+// A Request is the part of a record beside its client and its time. It is whatever the
 // client has sent, except that servers escape some of it, and empty where the log says nothing.
 type Request struct {
 	Method string
@@ -104,7 +104,7 @@ func word(b []byte) (first, rest []byte) {
 
 func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
-// quoteEnd finds the end of a text in quotes: the first quote that stands before what comes next, because
+// quoteEnd finds the end of a text in quotes: the first quote that stands before the next part, because
 // servers of the 1990s escape no quotes. It is the end of the line if that is cut off, and -1 if it cannot be
 // told from quotes in the text.
 func quoteEnd(b []byte, next func(rest []byte) bool) int {
@@ -134,7 +134,7 @@ func quoteEnd(b []byte, next func(rest []byte) bool) int {
 // beforeBlank reports whether a field can end before rest.
 func beforeBlank(rest []byte) bool { return len(rest) == 0 || rest[0] == ' ' }
 
-// unescape puts back what Apache (\" \\ \n \xe4) and nginx (\x22) have escaped.
+// unescape undoes the escapes of Apache (\" \\ \n \xe4) and nginx (\x22).
 func unescape(b []byte) string {
 	s := string(b)
 	if !strings.Contains(s, `\`) {
@@ -161,7 +161,7 @@ func unescape(b []byte) string {
 // asIs is the text of servers that escape nothing.
 func asIs(b []byte) string { return string(b) }
 
-// unhash puts back what HAProxy has escaped (#22).
+// unhash undoes the escapes of HAProxy (#22).
 func unhash(b []byte) string {
 	var out []byte
 	for ; len(b) > 0; b = b[1:] {

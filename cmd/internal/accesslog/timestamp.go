@@ -17,7 +17,7 @@ const (
 	errTimeRange = decisive("time is before 1970 or after April 2262")
 )
 
-// isoTimes are RFC 3339 and what programs write in its place: no colon in the zone, its hours alone, or no zone, which
+// isoTimes are RFC 3339 and its neighbours: no colon in the zone, its hours alone, or no zone, which
 // is UTC; and a blank for the T.
 var isoTimes = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05Z07", "2006-01-02T15:04:05"}
 

@@ -21,7 +21,7 @@ type w3c struct {
 	clock string   // the field of the time of the day; empty is time
 }
 
-// iis are the fields that IIS writes if nobody chooses others, for a file whose first lines are gone.
+// iis are the fields that IIS writes by default, for a file whose first lines are gone.
 var iis = strings.Fields("date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) cs(Referer) " +
 	"sc-status sc-substatus sc-win32-status time-taken")
 
@@ -51,7 +51,7 @@ func (f w3c) Name() string {
 
 func (f w3c) Wants() string { return "#Fields: with date, time and c-ip, and lines of such fields" }
 
-// separator is what the format has between fields.
+// separator stands between fields.
 func (f w3c) separator() []byte {
 	if f.name == CloudFront {
 		return []byte{'\t'}
@@ -70,7 +70,7 @@ func (f w3c) directive(line string) Parser {
 	return f
 }
 
-// directives are what a comment of the format begins with.
+// directives begin comments of the format.
 var directives = []string{"#Version:", "#Fields:", "#Software:", "#Date:", "#Start-Date:", "#End-Date:", "#Remark:"}
 
 func (f w3c) Parse(line []byte) (Record, error) {

@@ -8,7 +8,7 @@ import (
 const errWrapped = decisive("the rest of the line before, which another tool has wrapped")
 
 // wrap finds the rests of lines that another tool has wrapped, at a column or at a blank. A rest may look
-// like a record: that of a long name, or of what a client has written into its request. It can only be
+// like a record: of a long name, or of text that a client has written into its request. It can only be
 // behind a line that leaves a record open, and that has no room for more of it in the longest line so far.
 type wrap struct {
 	longest int  // line so far

@@ -17,7 +17,7 @@ type Store struct {
 	Check func(set *rules.Set, names string) error // refuses rules that the store does not keep
 }
 
-// NewCheck makes the command of a program that checks files of rules. With a store it also says what the store does not keep.
+// NewCheck makes the command of a program that checks files of rules. With a store it also names the rules that the store does not keep.
 func NewCheck(program string, store *Store) *cobra.Command {
 	c := checker{store: store}
 	usage, about, example := "check [--merge] PATH...", `"sluiced check --store-keys" also says what a service with --redis would refuse.`, ""
@@ -64,7 +64,7 @@ if the command line is wrong. Files with warnings load all the same.`,
 	return cmd
 }
 
-// checker is what check is told on the command line.
+// checker is the command line of check.
 type checker struct {
 	options rules.Options
 	store   *Store
@@ -96,7 +96,7 @@ func (c *checker) check(out io.Writer, paths []string) error {
 	}
 	faults := 0
 	for _, p := range problems {
-		fmt.Fprintln(out, message.OneLine(p.String())) // a terminal may obey what a file has
+		fmt.Fprintln(out, message.OneLine(p.String())) // a terminal may obey the bytes of a file
 		if !p.Warning {
 			faults++
 		}

@@ -1,4 +1,4 @@
-// Package cli has what the command lines of sluice and sluiced share: exit codes, errors of one line, help for 80 columns, and the commands that
+// Package cli has the parts that the command lines of sluice and sluiced share: exit codes, errors of one line, help for 80 columns, and the commands that
 // both have.
 package cli
 
@@ -152,7 +152,7 @@ func Unchecked(w io.Writer) io.Writer {
 	return w
 }
 
-// flagWants is what flags take, by their types.
+// flagWants are the values of flags, by their types.
 var flagWants = map[string]string{
 	"bool":     "true or false",
 	"duration": "a duration such as 30s or 1h",
@@ -161,7 +161,7 @@ var flagWants = map[string]string{
 	"uint32":   fmt.Sprint("a whole number from 0 to ", uint32(math.MaxUint32)),
 }
 
-// flagError says what a flag takes that cannot take its value, and which flag is nearly the one that there is not.
+// flagError names the values that a flag takes, or the flag that is nearest to an unknown one.
 func flagError(cmd *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {

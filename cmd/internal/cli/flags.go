@@ -73,7 +73,7 @@ func WantWord(flag, value string, words []string) error {
 	return nil
 }
 
-// Complete tells shells which values flags take, by the names of the flags. Behind a tab a value can say what it is.
+// Complete tells shells which values flags take, by the names of the flags. Behind a tab a value can have a description.
 func Complete(cmd *cobra.Command, flags map[string][]string) {
 	for flag, values := range flags {
 		complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)

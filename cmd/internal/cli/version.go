@@ -30,7 +30,7 @@ that is known, and the version of Go that built it.`,
 	}
 }
 
-// buildInfo returns what Go knows about this build: nothing if it has no modules.
+// buildInfo returns Go's description of this build: nothing if it has no modules.
 func buildInfo() debug.BuildInfo {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

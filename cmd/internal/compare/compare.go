@@ -1,4 +1,4 @@
-// Package compare lets algorithms decide the same requests, and measures what tells them apart.
+// Package compare lets algorithms decide the same requests, and measures the differences.
 package compare
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
-// A Comparison decides requests under one limit by several algorithms. Its memory grows with the keys, and with what they are admitted in ten
+// A Comparison decides requests under one limit by several algorithms. Its memory grows with the keys, and with the requests that they are admitted in ten
 // periods.
 type Comparison struct {
 	engine  *replay.Replay
@@ -24,16 +24,16 @@ type Comparison struct {
 // active is the time in which a key has asked.
 type active struct{ first, last int64 }
 
-// Result is what a comparison has found.
+// Result is the result of a comparison.
 type Result struct {
 	Replay     replay.Result
 	Limit      sluice.Limit
-	Line       float64 // what the rate comes to in the time of each key, from its first request to its last
+	Line       float64 // the rate times the time of each key, from its first request to its last
 	Spans      []time.Duration
 	Algorithms []Algorithm // by rule
 }
 
-// Algorithm is what one of them does.
+// Algorithm is the result of one algorithm.
 type Algorithm struct {
 	Most  []int // that a key was admitted in any span, by span
 	Bound []int // that the library promises
@@ -108,7 +108,7 @@ func (c *Comparison) Result(top int) (Result, error) {
 	return res, nil
 }
 
-// window counts what each key has been admitted in the last span.
+// window counts the requests that each key has been admitted in the last span.
 type window struct {
 	span int64
 	keys []admitted
@@ -149,10 +149,10 @@ func (w *window) admit(client int, now int64) {
 	w.most = max(w.most, a.sum)
 }
 
-// maxBytes is what the limiter may take that memory is measured with.
+// maxBytes bounds the limiter that memory is measured with.
 const maxBytes = 64 << 20
 
-// bytesAKey measures what a limiter takes for a key, with as many as fit.
+// bytesAKey measures the bytes of a limiter for a key, with as many keys as fit.
 func bytesAKey(rule replay.Rule) (float64, error) {
 	keys := 20_000
 	if rule.Algorithm == sluice.SlidingLog {

@@ -59,7 +59,7 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// Arrivals returns the requests of a pattern under a limit, which has a rate. requests is how many; 0 for what the pattern has.
+// Arrivals returns the requests of a pattern under a limit, which has a rate. requests is their number; 0 for the pattern's own.
 func Arrivals(name string, limit sluice.Limit, seed uint64, requests int) (iter.Seq[limittest.Arrival], error) {
 	for _, p := range Patterns {
 		if p.Name == name {

@@ -1,4 +1,4 @@
-// Package original makes a request of what somebody else tells of it, a proxy or a log, in the one
+// Package original makes a request of the words of a proxy or a log, in the one
 // spelling that rules compare.
 package original
 
@@ -30,7 +30,7 @@ func Path(target string) string {
 	if target == "" {
 		return ""
 	}
-	target, _, _ = strings.Cut(target, "?") // first: a query can look like what comes before a path
+	target, _, _ = strings.Cut(target, "?") // first: a query can look like a scheme and a host
 	target, _, _ = strings.Cut(target, "#")
 	if scheme, rest, _ := strings.Cut(target, ":"); scheme != "" && !strings.Contains(scheme, "/") && strings.HasPrefix(rest, "/") {
 		target = rest // the absolute form, which need not name a host

@@ -19,7 +19,7 @@ import (
 //go:embed page.html page.css page.js
 var files embed.FS
 
-// A Page is a report. Its texts may hold what strangers have sent: they become text, and never markup.
+// A Page is a report. Its texts may hold words of strangers: they become text, and never markup.
 type Page struct {
 	Title    string
 	Command  string   // that made it
@@ -27,7 +27,7 @@ type Page struct {
 	Sections []Section
 }
 
-// A Section has a heading, and what of the rest is there, in this order.
+// A Section has a heading, and the other parts that are there, in this order.
 type Section struct {
 	Title string
 	About string
@@ -45,7 +45,7 @@ type Chart struct {
 	Steps float64
 }
 
-// An Axis is that of a chart.
+// An Axis is an axis of a chart.
 type Axis struct {
 	Label string // with the unit
 	Log   bool
@@ -67,7 +67,7 @@ type Table struct {
 	Sparks []Spark
 }
 
-// Text is what a program reads.
+// Text is for programs.
 type Text struct {
 	Title, Text string
 }

@@ -15,7 +15,7 @@ type Spark struct {
 // sparkHeight is the height of the largest value, and a value is 4 wide, in units of the drawing.
 const sparkHeight = 24
 
-// Width is that of the drawing.
+// Width is the width of the drawing.
 func (s Spark) Width() int { return 4 * len(s.Values) }
 
 // Path draws a bar for each value but 0, of which the smallest can be seen.
@@ -29,7 +29,7 @@ func (s Spark) Path() string {
 	return b.String()
 }
 
-// Label is what is read aloud: all values.
+// Label is read aloud: all values.
 func (s Spark) Label() string {
 	text := strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Values), " ", ", "), "[]")
 	return fmt.Sprintf("%s, at most %d, in %d equal parts of the time: %s", s.Of, slices.Max(s.Values), len(s.Values), text)

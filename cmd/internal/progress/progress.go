@@ -12,7 +12,7 @@ import (
 // interval is the least time between two drawings.
 const interval = 100 * time.Millisecond
 
-// width is that of a line, which fits every terminal that is 80 columns wide.
+// width is the width of a line, which fits every terminal that is 80 columns wide.
 const width = 78
 
 // Bar is one line that is drawn again and again, in plain ASCII: no colour, and nothing but a carriage return

@@ -37,7 +37,7 @@ func (s *Screen) Show(page []byte) {
 	if err != nil || columns < 1 || rows < 2 {
 		columns, rows = 80, 24
 	}
-	if s.last.IsZero() { // the terminal keeps what it shows above the first page
+	if s.last.IsZero() { // the terminal keeps its lines above the first page
 		fmt.Fprint(s.out, strings.Repeat("\n", rows-1))
 	}
 	_, _ = s.out.Write(fit(page, columns, rows))

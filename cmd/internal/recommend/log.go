@@ -1,7 +1,7 @@
 // Package recommend finds, for the requests of a log, the smallest limits that deny a goal of the clients nothing.
 //
 // Whether a limit denies a client anything is decided by the client's requests up to the first denial, and until then all have been
-// admitted. So what a client needs, the smallest limit that denies it nothing, follows from its requests alone, and a limit denies
+// admitted. So the need of a client, the smallest limit that denies it nothing, follows from its requests alone, and a limit denies
 // exactly the clients that need more. That takes a few words a client, in one pass for as many limits as one likes.
 package recommend
 
@@ -53,7 +53,7 @@ func (l *Log) Replay(rules []replay.Rule, top int, sparklines bool) (replay.Resu
 	return l.replay(rules, nil, top, sparklines)
 }
 
-// replay is Replay. denied, if not nil, has for each rule the clients that it denies anything: all requests of others are allowed.
+// replay is Replay. denied, if not nil, has for each rule the clients that it denies anything: all requests of other clients are allowed.
 func (l *Log) replay(rules []replay.Rule, denied [][]bool, top int, sparklines bool) (replay.Result, error) {
 	engine, err := replay.New(rules, l.Clients)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/spool"
 )
 
-// none is what a client needs that no limit which can be told would satisfy.
+// none is the need of a client that no limit in numbers would satisfy.
 const none = math.MaxInt64
 
-// A meter finds what each client needs. It is asked about requests in the order of time.
+// A meter finds the need of each client. It is asked about requests in the order of time.
 type meter interface {
 	see(client int, now int64)
 	needs() []int64 // by client; none if nothing will do
 }
 
 // bucket is the meter of GCRA, the token bucket and the leaky bucket at one rate: a client needs a burst of its largest debt, with
-// what a request itself costs. Time is in the library's ticks, of which a unit lasts a whole number (see schedule.go of the root), so that
+// the cost of a request. Time is in the library's ticks, of which a unit lasts a whole number (see schedule.go of the root), so that
 // nothing is rounded that a limiter does not round.
 type bucket struct {
 	unit     uint64 // ticks a unit

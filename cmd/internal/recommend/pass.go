@@ -10,7 +10,7 @@ import (
 // together is how many meters share a pass: more would need more memory, fewer read the requests more often.
 const together = 4
 
-// measure makes passes over the log, some at once, and hands on what clients need by each meter, in no certain order but one at a time. The
+// measure makes passes over the log, some at once, and hands on the needs of clients by each meter, in no certain order but one at a time. The
 // needs are the callee's.
 func (l *Log) measure(makers []func() meter, each func(i int, needs []int64)) error {
 	type part struct {
@@ -22,7 +22,7 @@ func (l *Log) measure(makers []func() meter, each func(i int, needs []int64)) er
 		parts <- part{i, makers[i:min(i+together, len(makers))]}
 	}
 	close(parts)
-	var mu sync.Mutex // of what follows
+	var mu sync.Mutex // of the variables below
 	var failed error
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -75,7 +75,7 @@ func (l *Log) slidingLog(period time.Duration) func() meter {
 	return func() meter { return newSlidingLog(period, l.Clients.Len(), &l.spool) }
 }
 
-// enough returns the smallest limit under which at most that many clients are denied anything: what all the others need, of needs in
+// enough returns the smallest limit under which at most that many clients are denied anything: the largest need of all other clients, of needs in
 // ascending order.
 func enough(needs []int64, denied int) int64 {
 	if denied >= len(needs) {
@@ -84,7 +84,7 @@ func enough(needs []int64, denied int) int64 {
 	return needs[len(needs)-1-denied]
 }
 
-// percentile returns what per mille of clients, or more, do not exceed, of needs in ascending order.
+// percentile returns the need that so many per mille of clients, or more, do not exceed, of needs in ascending order.
 func percentile(needs []int64, perMille int) int64 {
 	return needs[max(0, (len(needs)*perMille+999)/1000-1)]
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // nginx is the meter of limit_req with nodelay, which is GCRA with numbers of its own: time is in milliseconds, the rate in
-// thousandths of a request a second, rounded down, and burst is what may come beyond one. So is what a client needs.
+// thousandths of a request a second, rounded down, and burst is the number that may come beyond one request. So is the need of a client.
 type nginx struct {
 	rate   int64 // thousandths a second
 	states []nginxState
@@ -70,7 +70,7 @@ func (n *nginx) needs() []int64 {
 }
 
 // haproxy is the meter of http_req_rate, a sliding window with numbers of its own: time is in milliseconds, windows begin with a client's first
-// request after a pause, and what counts of the window before is rounded down.
+// request after a pause, and the part of the window before that counts is rounded down.
 type haproxy struct {
 	period int64 // ms
 	states []windowState

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
-// Config is what is asked of a log.
+// Config is the question to a log.
 type Config struct {
 	// Denied is the share of clients that a recommended limit may deny anything.
 	Denied Share
@@ -20,9 +20,9 @@ type Config struct {
 	Rate sluice.Limit
 	// Algorithms are those to recommend a limit of.
 	Algorithms []sluice.Algorithm
-	// Key is the parts of what the log's clients are, if they are keys of another kind; nil if not.
+	// Key is the parts of the log's clients, if they are keys of another kind; nil if not.
 	Key []string
-	// IPv6Prefix is that of the log's clients.
+	// IPv6Prefix is the prefix of the log's clients.
 	IPv6Prefix int
 	// Top is how many clients that are denied the most are listed.
 	Top int
@@ -36,7 +36,7 @@ const (
 	MaxPer = 24 * time.Hour
 )
 
-// CheckPeriod says what is wrong with a period of limits.
+// CheckPeriod returns the mistake in a period of limits.
 func CheckPeriod(d time.Duration) error {
 	if d < MinPer || d > MaxPer || d%time.Millisecond != 0 {
 		return fmt.Errorf("%v is no period to recommend a limit in: want whole milliseconds, from 10ms to 24h", d)
@@ -47,7 +47,7 @@ func CheckPeriod(d time.Duration) error {
 // Spans are the times that peaks are looked for in.
 var Spans = []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour}
 
-// Rates are those of the frontier, ascending.
+// Rates are the rates of the frontier, ascending.
 var Rates = ladder()
 
 func ladder() (rates []sluice.Limit) {
@@ -68,7 +68,7 @@ func ladder() (rates []sluice.Limit) {
 // columns are the shares of clients that a frontier may deny something.
 var columns = []Share{0, percent / 10, percent}
 
-// Result is what a log tells about limits.
+// Result has the limits that a log asks for.
 type Result struct {
 	Config
 	DeniedClients int // at most so many are the goal
@@ -77,8 +77,8 @@ type Result struct {
 	Frontier      []Point      // by rate, ascending
 	Bucket        sluice.Limit // of GCRA, the token bucket and the leaky bucket
 	Choices       []Choice
-	Nginx         Proxy // what limit_req needs for the goal: its rate, and its own burst
-	HAProxy       Proxy // what http_req_rate needs, in Per
+	Nginx         Proxy // limit_req for the goal: its rate, and its own burst
+	HAProxy       Proxy // http_req_rate for the goal, in Per
 	// Evidence is the log under the rules of Choices that are not refused, in order.
 	Evidence replay.Result
 }
@@ -217,7 +217,7 @@ func (l *Log) meterOf(algorithm sluice.Algorithm, limit sluice.Limit) func() met
 	return func() meter { return newBucket(limit, clients) }
 }
 
-// measureAll fills in the peaks and the frontier, and returns what windows need for the goal.
+// measureAll fills in the peaks and the frontier, and returns the limits of windows for the goal.
 func (l *Log) measureAll(res *Result, rates []sluice.Limit) (windows map[sluice.Algorithm]int64, err error) {
 	var makers []func() meter
 	var use []func(needs []int64, largest int)
@@ -294,10 +294,10 @@ func (r *Result) choose(windows map[sluice.Algorithm]int64) error {
 	return nil
 }
 
-// maxInt is less than what stands for no limit.
+// maxInt is less than the number for no limit.
 const maxInt = int64(int(^uint(0)>>1) - 1)
 
-// worstCase returns what a limiter admits in any span of d, or why there is no such limiter.
+// worstCase returns the most that a limiter admits in any span of d, or why there is no such limiter.
 func worstCase(algorithm sluice.Algorithm, limit sluice.Limit, d time.Duration) (int, error) {
 	limiter, err := sluice.New(sluice.Config{Algorithm: algorithm, Limit: limit, MaxKeys: 1})
 	if err != nil {
@@ -306,7 +306,7 @@ func worstCase(algorithm sluice.Algorithm, limit sluice.Limit, d time.Duration) 
 	return limiter.WorstCase(d), nil
 }
 
-// measureProxies finds what programs need for the goal that count in ways of their own.
+// measureProxies finds the limits for the goal of programs that count in ways of their own.
 func (l *Log) measureProxies(res *Result) error {
 	clients := l.Clients.Len()
 	targets := []*Proxy{&res.HAProxy}

@@ -32,7 +32,7 @@ func (s Share) String() string {
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".") + "%"
 }
 
-// Rest is the share of all others.
+// Rest is the share of all other clients.
 func (s Share) Rest() Share { return whole - s }
 
 // Of returns the share of n clients, rounded down. n is at most 1<<36.

@@ -35,7 +35,7 @@ var actionsOf = map[string]string{
 	"agent":  "request_headers: {header_name: user-agent, descriptor_key: agent}",
 }
 
-// actions returns what makes descriptors by the key; false if rules have no words for it.
+// actions returns the actions that make descriptors by the key; false if rules have no words for it.
 func (r Result) actions() (actions []string, known bool) {
 	for _, part := range r.keyParts() {
 		action, ok := actionsOf[part]
@@ -145,7 +145,7 @@ func (r Result) Envoy() string {
 `, uint32(maxEnvoy), uint32(maxEnvoy), interval, 10_000+2*r.Evidence.Clients, r.IPv6Prefix, limit.Burst, times*limit.Rate, interval)
 }
 
-// HAProxyRule is lines for a frontend of HAProxy, which has no bucket: it is a sliding window, and counts what it denies.
+// HAProxyRule is lines for a frontend of HAProxy, which has no bucket: it is a sliding window, and counts denied requests.
 func (r Result) HAProxyRule() string {
 	period := fmt.Sprintf("%dms", r.Per.Milliseconds())
 	if r.Per%time.Second == 0 {

@@ -1,4 +1,4 @@
-// Package redisconn makes clients of Redis and Valkey from what flags and the variables of envoyproxy/ratelimit say.
+// Package redisconn makes clients of Redis and Valkey from flags and the variables of envoyproxy/ratelimit.
 // No error and no text of it has a password in it.
 package redisconn
 
@@ -40,10 +40,10 @@ type Config struct {
 	Type string
 	// Unix makes addresses without a scheme paths of sockets.
 	Unix bool
-	// Auth and SentinelAuth are PASSWORD or USER:PASSWORD. They win over what URLs say.
+	// Auth and SentinelAuth are PASSWORD or USER:PASSWORD. They win over URLs.
 	Auth, SentinelAuth string
 
-	// TLS speaks TLS, as rediss:// does. CA is a file of certificates that must have signed those of servers, empty for those of
+	// TLS speaks TLS, as rediss:// does. CA is a file of certificates that must have signed the servers', empty for the certificates of
 	// the system; Cert and Key are files of the client's own.
 	TLS           bool
 	CA, Cert, Key string
@@ -77,7 +77,7 @@ type address struct {
 const defaultPool = 1000
 
 // Client returns a client that has not connected yet. It sends no command again, since one whose answer is lost may have counted, and
-// dials once, so that a call has the error of the dial in time: what goes on without the server tries again.
+// dials once, so that a call has the error of the dial in time: a caller that goes on without the server tries again.
 func (c *Config) Client() (redis.UniversalClient, error) {
 	kind, list, err := c.parse()
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *address) database() (n int, err error) {
 	return n, nil
 }
 
-// Servers names what is connected to, without passwords.
+// Servers names the servers, without passwords.
 func (c *Config) Servers() string {
 	kind, list, err := c.parse()
 	if err != nil {

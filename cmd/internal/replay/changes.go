@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Changes is what becomes of requests when one rule takes the place of another.
+// Changes counts the requests whose decision changes when one rule takes the place of another.
 type Changes struct {
 	Old, New int // the two rules, of Result.Rules
 	// Requests that only one of them denies.
@@ -21,7 +21,7 @@ type Changes struct {
 	KeptOutOverTime, LetInOverTime []int64
 }
 
-// ClientChanges is what becomes of the requests of a client.
+// ClientChanges are the changes of one client.
 type ClientChanges struct {
 	Name           string
 	Requests       int64
@@ -39,7 +39,7 @@ type changes struct {
 
 type clientChanges struct{ keptOut, letIn, first, last int64 }
 
-// Compare counts what changes when the second of two rules takes the place of the first. The numbers are
+// Compare counts the changes when the second of two rules takes the place of the first. The numbers are
 // of rules in the order of New and AddFile. It must come before the first request.
 func (r *Replay) Compare(old, new int) { r.changes = &changes{old: old, new: new} }
 

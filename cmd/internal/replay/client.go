@@ -17,8 +17,8 @@ const (
 	MaxIPv6Prefix = 128
 )
 
-// Clients numbers the clients of a log, from 0 and in the order of their first requests. A client is what the
-// middleware of httplimit takes for one: an IPv4 address, an IPv6 network, or another name as it is spelled.
+// Clients numbers the clients of a log, from 0 and in the order of their first requests. A client is, as for the
+// middleware of httplimit, an IPv4 address, an IPv6 network, or another name as it is spelled.
 type Clients struct {
 	namer  *namer // nil if they are keys
 	ids    map[string]int
@@ -35,7 +35,7 @@ func NewClients(ipv6Prefix int) (*Clients, error) {
 // NewKeys returns no keys yet. Keys of any other kind take the place of clients; each has the one spelling.
 func NewKeys() *Clients { return &Clients{ids: make(map[string]int), public: true} }
 
-// Naming returns what gives all spellings of a client one name, as Clients do. Several goroutines may call it at once.
+// Naming returns a function that gives all spellings of a client one name, as Clients do. Several goroutines may call it at once.
 func Naming(ipv6Prefix int) (func(spelled []byte) []byte, error) {
 	shared, err := newNamer(ipv6Prefix)
 	return func(spelled []byte) []byte { return (&namer{key: shared.key}).name(spelled) }, err
@@ -93,8 +93,8 @@ func (n *namer) name(spelled []byte) []byte {
 	return []byte(key)
 }
 
-// isPrivate reports whether a name is that of a private address, of this host, or of a
-// Unix socket: what a server sees of a proxy that stands before it.
+// isPrivate reports whether a name is of a private address, of this host, or of a
+// Unix socket: as a server sees a proxy in front of it.
 func isPrivate(name string) bool {
 	text, _, _ := strings.Cut(name, "/")
 	addr, err := netip.ParseAddr(text)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-go/sluice/rules/httprules"
 )
 
-// A File is rules in YAML, and what they are asked about each request.
+// A File is rules in YAML, and the descriptors that they are asked for each request.
 type File struct {
 	Set    *rules.Set
 	Domain string // of the rules that count
@@ -32,7 +32,7 @@ type entry struct {
 	parts []part
 }
 
-// part is text, or what a request has in the place of a placeholder.
+// part is text, or a placeholder for a value of the request.
 type part struct {
 	text  string
 	value func(*asked) string
@@ -50,7 +50,7 @@ type placeholder struct {
 	value func(*asked) string
 }
 
-// placeholders stand for what a request has, in values of a Descriptor.
+// placeholders stand for values of a request, in a Descriptor.
 var placeholders = []placeholder{
 	{"client", func(a *asked) string { return a.client }},
 	{"method", func(a *asked) string { return a.Method }},
@@ -61,7 +61,7 @@ var placeholders = []placeholder{
 	{"status", func(a *asked) string { return a.log.Status }},
 }
 
-// Placeholders names what can stand in values of a Descriptor.
+// Placeholders names the placeholders of a Descriptor.
 func Placeholders() string {
 	names := make([]string, len(placeholders))
 	for i, p := range placeholders {
@@ -104,7 +104,7 @@ func parseValue(value string) (parts []part, err error) {
 	}
 }
 
-// LimitResult is what one limit of a File did. Numbers are hits: each descriptor of a request is
+// LimitResult has the numbers of one limit of a File. Numbers are hits: each descriptor of a request is
 // one for the limit that fits it.
 type LimitResult struct {
 	Path       string // of the rule: domain, keys and values
@@ -113,7 +113,7 @@ type LimitResult struct {
 }
 
 // AddFile makes rules of a file another rule of the replay. Requests are decided as the rate limit
-// service decides them, without a bound on keys but those of the file. It must come before the
+// service decides them, without a bound on keys but the file's. It must come before the
 // first request.
 func (r *Replay) AddFile(f File) error {
 	engine, err := rules.New(f.Set, rules.Config{Clock: r.clock, MaxKeys: -1})
@@ -139,7 +139,7 @@ type fileState struct {
 	resp      rules.Response
 
 	undescribed int64 // requests without a descriptor
-	refused     int64 // requests that have what no action can use
+	refused     int64 // requests with values that no action can use
 }
 
 // allow decides a request at the time at which the replay's clock stands.
@@ -160,7 +160,7 @@ func (s *fileState) allow(client string, log *accesslog.Request) bool {
 	return s.resp.Code == rules.OK
 }
 
-// describe makes the descriptors of a request. One that lacks what an entry asks for is left out.
+// describe makes the descriptors of a request. A descriptor without a value for an entry is left out.
 func (s *fileState) describe() (err error) {
 	if s.describer != nil {
 		s.entries, err = s.describer.Describe(s.asked.Request, &s.req, s.entries[:0])
@@ -198,7 +198,7 @@ func (e *entry) value(a *asked) (string, bool) {
 	return b.String(), true
 }
 
-// limits is what the limits did that have counted anything.
+// limits are the results of limits that have counted anything.
 func (s *fileState) limits() []LimitResult {
 	var out []LimitResult
 	for _, line := range s.engine.Series() {

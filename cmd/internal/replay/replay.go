@@ -1,5 +1,5 @@
 // Package replay puts the requests of a log through rate limits, with the log's
-// own time as the clock, and counts what each limit would have denied.
+// own time as the clock, and counts the requests that each limit would have denied.
 package replay
 
 import (
@@ -28,7 +28,7 @@ type Replay struct {
 	clients  *Clients
 	seen     []int64 // requests of each client
 	requests int64
-	timeline *timeline // rows: requests, denials by rule, and with Compare what changes
+	timeline *timeline // rows: requests, denials by rule, and with Compare the changes
 	denied   []bool    // the present request, by rule
 	changes  *changes  // nil without Compare
 
@@ -50,7 +50,7 @@ type ruleState struct {
 	pending   []byte // decisions not yet hashed
 }
 
-// denials is what a rule has denied to a client.
+// denials are the requests that a rule has denied to a client.
 type denials struct {
 	count  int64
 	streak int64 // since its last request that was allowed
@@ -104,8 +104,8 @@ func (r *Replay) Add(client []byte, at int64, request *accesslog.Request) {
 }
 
 // Decide decides one request of a client at a time in nanoseconds since 1970, which
-// must not be negative. If there is a File it needs request, what else the log
-// says. It returns which rules deny it, in order; that holds until the next request.
+// must not be negative. If there is a File it needs request, the values in
+// the log. It returns which rules deny it, in order; that holds until the next request.
 func (r *Replay) Decide(id int, at int64, request *accesslog.Request) (denied []bool) {
 	r.advance(at)
 	r.requests++

@@ -2,7 +2,7 @@ package replay
 
 import "time"
 
-// Result is what a replay found. Times are in nanoseconds since 1970.
+// Result is the result of a replay. Times are in nanoseconds since 1970.
 type Result struct {
 	Requests int64
 	Clients  int
@@ -24,7 +24,7 @@ type Result struct {
 	OverTime []int64 // requests
 }
 
-// RuleResult is what one rule did.
+// RuleResult is the result of one rule.
 type RuleResult struct {
 	Rule            Rule
 	Allowed         int64
@@ -38,7 +38,7 @@ type RuleResult struct {
 	OverTime        []int64       // denials
 	Limits          []LimitResult // of a File: those that a request has met, by path
 	Undescribed     int64         // requests that no descriptor of a File could be made of: allowed
-	Refused         int64         // requests with what an action of a File cannot use: denied
+	Refused         int64         // requests with values that an action of a File cannot use: denied
 }
 
 // FirstDenial is the first request that a rule denied.

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A Rule is what a log is replayed through: a limit for each client and the
+// A Rule is a limit for each client and the
 // algorithm that enforces it; or the rules of a File for a domain.
 type Rule struct {
 	Algorithm sluice.Algorithm

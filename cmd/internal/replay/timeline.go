@@ -76,7 +76,7 @@ func (t *timeline) extend(bins int) {
 	}
 }
 
-// coarsen merges the bins into those of the next step.
+// coarsen merges the bins into bins of the next step.
 func (t *timeline) coarsen() {
 	t.step++
 	t.first, t.rows = t.merged(int64(steps[t.step] / steps[t.step-1]))

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
-// writeChanges writes what becomes of requests when one rule takes the place of another.
+// writeChanges writes the changes when one rule takes the place of another.
 func writeChanges(w io.Writer, res replay.Result) {
 	c := res.Changes
 	fmt.Fprintf(w, "\n#%d in the place of #%d\n\n", c.New+1, c.Old+1)
@@ -35,7 +35,7 @@ func writeChanges(w io.Writer, res replay.Result) {
 // clientWidth leaves room for two times.
 const clientWidth = 21
 
-// changesData is what becomes of requests when the rule "against" takes the place of "rules".
+// changesData are the changes when the rule "against" takes the place of "rules".
 type changesData struct {
 	KeptOut         int64          `json:"kept_out"` // requests allowed before, and denied after
 	LetIn           int64          `json:"let_in"`   // denied before, and allowed after

@@ -67,7 +67,7 @@ func ofLine(n int64, line float64) string {
 type comparisonData struct {
 	Log        logFacts        `json:"log"` // of a pattern its name is the source, and its lines are 0
 	Limit      string          `json:"limit"`
-	Line       float64         `json:"line"`     // what the rate comes to in the time of each key
+	Line       float64         `json:"line"`     // the rate times the time of each key
 	Spans      []int64         `json:"spans_ns"` // of most and promised
 	Algorithms []algorithmData `json:"algorithms"`
 }

@@ -22,7 +22,7 @@ func shorten(s string, width int) string {
 	return s[:width-len(mark)] + mark
 }
 
-// asciiJSON escapes in JSON what encoding/json leaves as it is but a terminal
+// asciiJSON escapes in JSON the characters that encoding/json leaves as they are but a terminal
 // may obey: delete, the C1 controls and everything else beyond ASCII.
 func asciiJSON(text []byte) []byte {
 	const hex = "0123456789abcdef"

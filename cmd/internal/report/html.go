@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/internal/replay"
 )
 
-// HTML writes the report of a replay as a page. command is what made it.
+// HTML writes the report of a replay as a page. command is the command that made it.
 func HTML(w io.Writer, rep Report, command string) error {
 	p := page.Page{Title: "What limits would have denied", Command: command, Facts: facts(rep)}
 	p.Sections = append(p.Sections, overTime(rep.Result), rulesTable("Rules", rep.Result))
@@ -246,7 +246,7 @@ func peaksChart(found recommend.Result) page.Section {
 	return page.Section{Title: "Distribution of peaks", Chart: c, About: "How many clients have had so many requests or more in their busiest second, ten seconds, minute and hour."}
 }
 
-// cumulative draws what has been admitted so far.
+// cumulative draws the requests admitted so far.
 func cumulative(res replay.Result, line float64) page.Section {
 	c := &page.Chart{X: page.Axis{Label: "time (UTC)", Time: true}, Y: page.Axis{Label: "requests so far"}, Values: columnsOf(res)}
 	c.Values = append(c.Values, c.Values[len(c.Values)-1]+res.Width.Seconds())

@@ -26,7 +26,7 @@ type logFacts struct {
 	Counted   int64 `json:"counted"`
 	Malformed int64 `json:"malformed"`
 	// MalformedLines are the numbers of the first few malformed lines, from 1, and
-	// MalformedReason is what was wrong with the first.
+	// MalformedReason is the mistake of the first.
 	MalformedLines  []int64 `json:"malformed_lines"`
 	MalformedReason string  `json:"malformed_reason,omitempty"`
 	// Incomplete says why the log was not read to its end; there only if so.
@@ -81,7 +81,7 @@ type ruleData struct {
 	// DecisionsSHA256 is the SHA-256 of a string with one letter for each counted
 	// line, A if it was allowed and D if it was denied.
 	DecisionsSHA256 string `json:"decisions_sha256"`
-	// Limits are those of rules in YAML that a request has met, by path; there only for such rules.
+	// Limits are the limits of rules in YAML that a request has met, by path; there only for such rules.
 	Limits []limitData `json:"limits,omitempty"`
 	// Undescribed counts the requests that no descriptor could be made of, which were allowed, and
 	// Refused those with a value that no descriptor can have, such as a header that is there twice,

@@ -124,7 +124,7 @@ func writeChoices(w io.Writer, found recommend.Result) {
 `, widthText(found.Per))
 }
 
-// deniedCells is what a rule denied: clients, requests and their share, the longest streak, the share of the heaviest.
+// deniedCells are the denials of a rule: clients, requests and their share, the longest streak, the share of the heaviest.
 func deniedCells(r replay.RuleResult, res replay.Result) []string {
 	streak, heaviest := "-", "-"
 	if s := r.LongestStreak; s != nil {

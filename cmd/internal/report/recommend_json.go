@@ -50,7 +50,7 @@ type choiceData struct {
 	Rule string `json:"rule"`
 	// Refused says why there is no such limit; then the rest is missing.
 	Refused string `json:"refused,omitempty"`
-	// InAnyPer is what a client is admitted at most in any --per.
+	// InAnyPer is the most that a client is admitted in any --per.
 	InAnyPer int       `json:"in_any_per,omitempty"`
 	Evidence *ruleData `json:"evidence,omitempty"`
 }

@@ -11,7 +11,7 @@ import (
 // numbers the right.)
 type table struct {
 	indent string
-	left   []bool // by column; the others are aligned to the right
+	left   []bool // by column; false is right
 	rows   [][]string
 }
 

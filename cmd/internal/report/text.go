@@ -54,7 +54,7 @@ func writeLog(w io.Writer, rep Report) {
 	}
 }
 
-// facts is what text and pages say of a log: its source, then remarks.
+// facts are the words of text and pages about a log: its source, then remarks.
 func facts(rep Report) []string {
 	f, res := rep.Log, rep.Result
 	out := []string{
@@ -86,7 +86,7 @@ func facts(rep Report) []string {
 		fmt.Sprintf("line %d: %s", f.MalformedLines[0], message.OneLine(f.MalformedReason)))
 }
 
-// keyText says what a client is, and how many requests are none's.
+// keyText names the kind of clients, and the number of requests of none.
 func keyText(rep Report) string {
 	text := "a client is what has the same " + strings.ReplaceAll(plain(rep.Key), ",", ", ")
 	if n := rep.Log.Keyless; n > 0 {

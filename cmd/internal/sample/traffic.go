@@ -72,7 +72,7 @@ func (t *traffic) between(low, high int) time.Duration {
 	return time.Duration(low+t.rand.IntN(high-low+1)) * time.Second
 }
 
-// page is a page view: the page, then what a browser fetches to show it.
+// page is a page view: the page, then the files that a browser fetches to show it.
 func (t *traffic) page(at time.Duration, client, agent, path string, assets int) {
 	t.add(request{at, client, "GET", path, 200, 4000 + t.rand.IntN(20000), agent})
 	for range assets {

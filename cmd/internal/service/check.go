@@ -137,7 +137,7 @@ func newChecker(s *server) (c *checker, err error) {
 }
 
 // ServeHTTP answers 204, or 429 (403 for deny=403 in the query) with Retry-After. The body is
-// empty. It answers 501 to what a rule of units in flight limits.
+// empty. It answers 501 to requests that a rule of units in flight limits.
 func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	denial := http.StatusTooManyRequests
 	switch deny := r.URL.Query().Get("deny"); deny {

@@ -77,7 +77,7 @@ const (
 	upstreamNames = "upstream"
 )
 
-// Words are what flags take that take a word.
+// Words are the values of flags that take a word.
 var Words = map[string][]string{
 	"log":              {"text", "json"},
 	"log-level":        {"debug", "info", "warn", "error"},

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-go/sluice/redislimit"
 )
 
-// The first contact with the store. A process that has never reached it knows nothing of the others: neither what they have
-// admitted, nor how many there are. So it is not healthy until the store has answered once, unless the configuration says how calls are
+// The first contact with the store. A process that has never reached it knows nothing of the other processes: neither the hits that they
+// have admitted, nor their number. So it is not healthy until the store has answered once, unless the configuration says how calls are
 // decided without. A cause that does not pass by itself ends the service.
 
 const (

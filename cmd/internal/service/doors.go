@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Who may ask what over HTTP.
+// The doors over HTTP, and who may use them.
 
 // otherSite reports whether a page of another site has made a browser send the request.
 func otherSite(r *http.Request) bool {
@@ -41,12 +41,12 @@ func (s *server) byProxy(r *http.Request) bool {
 
 func byNobody(*http.Request) bool { return false }
 
-// toPage reports whether a request is for a page of the debug port that is the same for all, and that others may have a link to.
+// toPage reports whether a request is for a page of the debug port that is the same for all, and that other sites may link to.
 func toPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && (r.URL.Path == "/" || r.URL.Path == "/live")
 }
 
-// certified refuses clients of the HTTP port that are not those of --client-ca. Health checks have no certificate.
+// certified refuses clients of the HTTP port without a certificate of --client-ca. Health checks have no certificate.
 func (s *server) certified(h http.Handler) http.Handler {
 	c := s.config
 	if c.ClientCA == "" || c.HTTPPlain {

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-var flock = syscall.Flock // others in tests
+var flock = syscall.Flock // tests replace it
 
 // lockFile opens a file that no other process has locked, and locks it, for as long as it is open. errLocked means that another
 // has. With errNoLocks it returns the file: it is open, and nothing is locked.

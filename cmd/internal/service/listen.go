@@ -27,15 +27,15 @@ import (
 )
 
 // These bound what a gRPC connection can have under way, besides MessageBytes of package rls for each call; underWay bounds
-// what all of them have. A call takes a stream for as long as it lasts, which is microseconds once its message has come.
+// the sum of all connections. A call takes a stream for as long as it lasts, which is microseconds once its message has come.
 const (
-	maxStreams  = 500      // fewer than fill callsRoom before their messages come: what waits for the end of calls would keep these out
+	maxStreams  = 500      // fewer than fill callsRoom before their messages come: streams that wait for the end of calls would keep these out
 	maxMetadata = 16 << 10 // headers of a call
 	maxUnread   = 64 << 10 // of a stream, besides the message that is waited for
 	messageTime = 10 * time.Second
 )
 
-// maxHeaders bounds the headers of a request over HTTP: /check gets those of the proxy's client.
+// maxHeaders bounds the headers of a request over HTTP: /check gets the headers of the proxy's client.
 const maxHeaders = 64 << 10
 
 // writeTime is how long an answer over HTTP may take, for clients that do not read it. Handlers of profiles add
@@ -108,7 +108,7 @@ func (s *server) newGRPC() error {
 		// connection may be larger: connections are always read.
 		grpc.StaticStreamWindowSize(maxUnread), grpc.StaticConnWindowSize(1 << 20),
 		grpc.InTapHandle(s.callInTime), grpc.StreamInterceptor(s.runStream),
-		// Goroutines that stay grow their stacks once, not at each call. If all are busy, gRPC starts others.
+		// Goroutines that stay grow their stacks once, not at each call. If all are busy, gRPC starts more.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
 	}
 	s.underWay = newUnderWay(s.service.MessageBytes())

@@ -34,7 +34,7 @@ const (
 	liveDeadline = 10 * time.Second // to write one state
 )
 
-// live tells browsers what the service decides. Without a watcher the totals of rules are noted every historyEvery, no key is counted,
+// live tells browsers the decisions of the service. Without a watcher the totals of rules are noted every historyEvery, no key is counted,
 // and a denial costs one load of a pointer.
 type live struct {
 	*server
@@ -83,7 +83,7 @@ func (l *live) count(top *spacesaving.Top, domain string, d *rules.Descriptor, r
 	}
 }
 
-// liveState is what a watcher is told at a time.
+// liveState is one message to a watcher.
 type liveState struct {
 	Time    float64     `json:"time"`    // Unix seconds of the system's clock
 	Started float64     `json:"started"` // likewise
@@ -143,7 +143,7 @@ func (l *live) state() []byte {
 
 func unix(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// rules returns what each rule has admitted and denied, those with the most denied hits first, and the sum.
+// rules returns the admitted and denied hits of each rule, the most denied first, and the sum.
 func (l *live) rules() (all []liveRule, sum liveRule) {
 	all = []liveRule{}
 	for _, x := range l.engine.Series() {
@@ -189,7 +189,7 @@ func limitText(r *rules.Rule) string {
 	return limit
 }
 
-// stores says where counts are, and what that means now.
+// stores says where counts are, and in which mode.
 func (l *live) stores() (out []liveStore) {
 	for i, p := range l.store.parts() {
 		s := p.Status()
@@ -271,7 +271,7 @@ func (l *live) tellAll(stop <-chan struct{}) {
 	}
 }
 
-// tell hands a state to all watchers, and drops those that have not read the ones before.
+// tell hands a state to all watchers, and drops watchers that have not read the states before.
 func (l *live) tell(state []byte) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -295,7 +295,7 @@ func (l *live) events(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.leave(states)
 	stream := http.NewResponseController(w)
-	_ = stream.SetReadDeadline(time.Time{}) // that of a request would end the stream
+	_ = stream.SetReadDeadline(time.Time{}) // the deadline of a request would end the stream
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")

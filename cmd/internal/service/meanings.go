@@ -24,7 +24,7 @@ func (c *Config) meanings() []meaning {
 	}
 }
 
-// meaning is what flags need.
+// meaning are the conditions of flags.
 type meaning struct {
 	flags, want string
 	there       bool

@@ -84,7 +84,7 @@ func (f *stateFile) take() (err error) {
 	return nil
 }
 
-// close lets others use the file. A nil stateFile does nothing.
+// close lets other processes use the file. A nil stateFile does nothing.
 func (f *stateFile) close() {
 	if f != nil {
 		unlockFile(f.lock)
@@ -156,7 +156,7 @@ func (f *stateFile) create() (*os.File, error) {
 
 const temporary = ".tmp"
 
-// writable finds out, before any hit is counted, whether the state could not be written at the end. It removes what processes
+// writable finds out, before any hit is counted, whether the state could not be written at the end. It removes files that processes
 // have left behind that were killed.
 func (f *stateFile) writable() error {
 	if info, err := os.Stat(f.name); err == nil && !info.Mode().IsRegular() {

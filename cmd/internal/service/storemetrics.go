@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/redislimit"
 )
 
-// Metrics of a store beside those of redislimit. The label is the same, with the same values. With upstream's names
+// Metrics of a store beside redislimit's. The label is the same, with the same values. With upstream's names
 // there are no owed and leased units, and no replicas.
 var (
 	storeSinceDesc    = desc("sluice_store_mode_since_timestamp_seconds", "When the present mode of the store has begun, in Unix time.", "limiter")

@@ -14,7 +14,7 @@ const (
 	callsRoom  = 12 << 20 // of all calls, before connections with more than their share are not read
 )
 
-// underWay counts the bytes of the calls of all connections, without what each may always have. When there is no room,
+// underWay counts the bytes of the calls of all connections, beyond the room that each always has. When there is no room,
 // connections with more than their share are not read, until some of their calls have ended.
 type underWay struct {
 	least int64 // every connection may always have as much: a message of the largest size
@@ -79,7 +79,7 @@ func bufferOf(bytes int) int64 {
 	return int64(bytes) // gRPC closes the connection: it takes no frames above 16 KiB
 }
 
-// answered forgets what a stream has got: it has answered that. The stream goes on.
+// answered forgets the message of a stream, which has answered it. The stream goes on.
 func (c *connCalls) answered(stream uint32) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -154,7 +154,7 @@ func (c *connCalls) wait(stuck func()) {
 	}
 }
 
-// tooMuch takes no mutex: that of all may be held.
+// tooMuch takes no mutex: its caller may hold it.
 func (c *connCalls) tooMuch() bool {
 	all := c.all.bytes.Load()
 	return !c.closed.Load() && all > callsRoom && c.bytes.Load() > max(c.all.least, callsRoom/max(1, c.all.connections.Load()))

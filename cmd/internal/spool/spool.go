@@ -19,7 +19,7 @@ type Spool struct {
 	n    int64
 	last int64 // the time of the newest
 	tail []byte
-	file *os.File // has what comes before tail; nil if that is nothing
+	file *os.File // has the bytes before tail; nil if there are none
 	size int64    // of the file
 	name string   // of a file that could not be removed while it is open
 	err  error
@@ -95,7 +95,7 @@ type Reader struct {
 
 	spool *Spool
 	left  int64 // requests to come
-	off   int64 // of what follows data
+	off   int64 // of the bytes behind data
 	data  []byte
 	buf   []byte
 	err   error
@@ -135,7 +135,7 @@ func (r *Reader) fill() bool {
 	return r.err == nil
 }
 
-// readAt reads what comes at off, as much as there is, to the end of the file at most.
+// readAt reads from off, to the end of the file at most.
 func (s *Spool) readAt(b []byte, off int64) (int, error) {
 	if off >= s.size {
 		return copy(b, s.tail[off-s.size:]), nil

@@ -50,7 +50,7 @@ type Client struct {
 	Retry, RetryMax time.Duration
 
 	// Apply puts the rules of an answer, sorted by name, into force, all of them or none. If err is not nil, the answer could
-	// not be read, and Apply returns that. The server is told the error. An answer that says what the last one said is not
+	// not be read, and Apply returns that. The server is told the error. An answer that repeats the last one is not
 	// applied again.
 	Apply func(files []rules.File, err error) error
 	Log   *slog.Logger
@@ -61,9 +61,9 @@ type Client struct {
 // TLS is how the connection is encrypted. The files are read for each connection.
 type TLS struct {
 	On        bool
-	CA        string // file of certificates that must have signed the server's; empty for those of the system
+	CA        string // file of certificates that must have signed the server's; empty for the system's
 	Cert, Key string // files of the client's certificate, empty for none
-	Name      string // that the server's certificate must have; empty for that of the address
+	Name      string // that the server's certificate must have; empty for the name in the address
 }
 
 // Run asks until ctx ends, one connection after the other.

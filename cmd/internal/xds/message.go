@@ -159,7 +159,7 @@ func replaced(b []byte) (*yaml.Node, error) {
 	return out, err
 }
 
-// value is what a field has: a number, or bytes.
+// value is the value of a field: a number, or bytes.
 type value struct {
 	kind protowire.Type
 	n    uint64
@@ -255,7 +255,7 @@ func set(m *yaml.Node, key string, v *yaml.Node) {
 	add(m, key, v)
 }
 
-// setText leaves out what is empty, which the protocol does not tell from what is absent.
+// setText leaves out an empty text, which the protocol does not tell from an absent one.
 func setText(m *yaml.Node, key string, v value) error {
 	s, err := v.string()
 	if err == nil && s != "" {
