@@ -80,12 +80,9 @@ func newCompare() *cobra.Command {
 
 // run is the command. It looks at the whole command line before it opens the log.
 func (f *compareFlags) run(cmd *cobra.Command, args []string) error {
-	write, ok := map[string]func(io.Writer, report.Comparison) error{
-		"text": report.CompareText,
-		"json": report.CompareJSON,
-	}[f.output]
-	if !ok {
-		return fmt.Errorf("unknown output %q: want text or json", f.output)
+	write, err := textOrJSON(f.output, report.CompareText, report.CompareJSON)
+	if err != nil {
+		return err
 	}
 	engine, limit, clients, err := f.engine()
 	if err != nil {

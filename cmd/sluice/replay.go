@@ -127,14 +127,22 @@ func newReplay() *cobra.Command {
 	return cmd
 }
 
+// textOrJSON returns the writer of a report that --output names.
+func textOrJSON[T any](output string, text, json T) (write T, err error) {
+	switch output {
+	case "text":
+		return text, nil
+	case "json":
+		return json, nil
+	}
+	return write, fmt.Errorf("unknown output %q: want text or json", output)
+}
+
 // run is the command. It looks at the whole command line before it opens the log.
 func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
-	write, ok := map[string]func(io.Writer, report.Report) error{
-		"text": report.Text,
-		"json": report.JSON,
-	}[f.output]
-	if !ok {
-		return fmt.Errorf("unknown output %q: want text or json", f.output)
+	write, err := textOrJSON(f.output, report.Text, report.JSON)
+	if err != nil {
+		return err
 	}
 	if f.top < 0 {
 		return fmt.Errorf("--top %d is negative: want 0 or more", f.top)
