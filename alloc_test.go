@@ -108,7 +108,7 @@ func TestAllocs_NoneForTakeAll(t *testing.T) {
 // allocCosts meet every branch: admitted until the burst is spent and denied from
 // then on (1), never charged (0), refused unseen (-1, above the burst).
 func allocCosts(l *Limiter) map[string]int {
-	return map[string]int{"one": 1, "zero": 0, "negative": -1, "over-burst": int(l.policyOf(0).burst) + 1, "max": math.MaxInt}
+	return map[string]int{"one": 1, "zero": 0, "negative": -1, "over-burst": burstOf(l) + 1, "max": math.MaxInt}
 }
 
 func checkStringForms(t *testing.T, l *Limiter) {
@@ -193,7 +193,7 @@ func TestAllocs_NoneForANewKeyWithoutGrowth(t *testing.T) {
 			const keys = 50 // at a time; twice that fits before the next growth
 			chunks := 0
 			switch {
-			case l.policyOf(0).wide == nil:
+			case !isWide(l):
 			case l.policyOf(0).wide.tailLen() > tails.Short: // a long tail is an object of its own
 				chunks = keys
 			default: // short ones come in chunks, of which these keys need a few
@@ -369,7 +369,7 @@ func TestAllocs_NoneWithLimitsOfKeys(t *testing.T) {
 func TestKeyLimit_OthersDoNotLookForAnOwner(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		require.True(t, l.Allow("k"))
 		require.Nil(t, l.brought.Load(), "without limits of keys there is no map to look into")
 		require.NoError(t, l.Key("own").SetLimit(Per(3, c.Limit.Period)))

@@ -161,7 +161,7 @@ func drive(b *testing.B, w workload, l *Limiter, parallel bool, call func(cursor
 	if w.admitted {
 		least, most = calls, calls
 	}
-	if w.logLimit > 0 && l.policyOf(0).wide != nil {
+	if w.logLimit > 0 && isWide(l) {
 		least -= 1 + calls/logSlack
 	}
 	if admitted < least || admitted > most {

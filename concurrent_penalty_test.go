@@ -61,7 +61,7 @@ func TestConcurrent_OneDenialBlocks(t *testing.T) {
 		for round := 0; round < 300 && (round < 3 || !met.enough()); round++ {
 			c.Shards, c.Stats = 1, true
 			l, _ := newFrozen(t, c)
-			hot, burst := l.Key("hot"), int(l.policyOf(0).burst)
+			hot, burst := l.Key("hot"), burstOf(l)
 			require.True(t, hot.AllowN(burst))
 			yieldBeforeSwap(l)
 			stop := churnAll([]*Limiter{l})
@@ -128,7 +128,7 @@ func TestConcurrent_DeniedCallsCountExactly(t *testing.T) {
 		for round := 0; round < 300 && (round < 3 || !met.enough()); round++ {
 			c.Shards, c.CountDenied = 1, true
 			l, _ := newFrozen(t, c)
-			hot, burst := l.Key("hot"), int(l.policyOf(0).burst)
+			hot, burst := l.Key("hot"), burstOf(l)
 			require.True(t, hot.AllowN(burst-30))
 			yieldBeforeSwap(l)
 			stop := churnAll([]*Limiter{l})
@@ -293,7 +293,7 @@ func TestConcurrent_BlocksOfSeveralAddUp(t *testing.T) {
 		c.BlockFor = time.Hour
 		for round := range 20 {
 			l, _ := newFrozen(t, c)
-			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			k, burst := l.Key("k"), burstOf(l)
 			yieldBeforeSwap(l)
 			stop := churnAll([]*Limiter{l})
 			goDo(3, func(g int) {

@@ -28,7 +28,7 @@ func allLayouts(t *testing.T) (lims []*Limiter) {
 }
 
 // share is a 500th of the burst, which is 500 in all layouts but one.
-func share(l *Limiter) int { return int(l.policyOf(0).burst) / 500 }
+func share(l *Limiter) int { return burstOf(l) / 500 }
 
 // churnAll adds, resets and sweeps other keys until stop is called, so that the
 // tables are replaced all the time.
@@ -54,7 +54,7 @@ func TestConcurrent_TakeAllSeesOneInstant(t *testing.T) {
 		c.Shards = 1
 		l, _ := newFrozen(t, c)
 		yieldBeforeSwap(l)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		keys, most := [2]Key{l.Key("a"), l.Key("b")}, burst*3/4
 		require.True(t, keys[0].AllowN(most))
 		stop := goUntil(1, func(_, n int) {
@@ -85,7 +85,7 @@ func isHeld(k Key) bool {
 		return false
 	}
 	word := e.word.Load()
-	return k.lim.policyOf(0).wide == nil && word == held || k.lim.policyOf(0).wide != nil && word != moved && word&locked != 0
+	return !isWide(k.lim) && word == held || isWide(k.lim) && word != moved && word&locked != 0
 }
 
 func moves(lims []*Limiter) (n int64) {
@@ -138,7 +138,7 @@ func TestConcurrent_TakeAllAdmitsExactlyTheBurst(t *testing.T) {
 			for key(i).AllowN(share(key(i).lim)) {
 				admitted[i].Add(int64(share(key(i).lim)))
 			}
-			require.Equal(t, int64(key(i).lim.policyOf(0).burst), admitted[i].Load())
+			require.Equal(t, int64(burstOf(key(i).lim)), admitted[i].Load())
 		}
 		seen += sightings.Load()
 		moved += moves(lims)
@@ -163,11 +163,11 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 				b = other.Key("b")
 			}
 			require.True(t, a.Allow())
-			require.True(t, b.AllowN(int(b.lim.policyOf(0).burst)))
+			require.True(t, b.AllowN(burstOf(b.lim)))
 			yieldBeforeSwap(l)
 			stop := churnAll([]*Limiter{l, other})
 			stopDenying := goUntil(2, func(g, n int) {
-				charges := []Charge{{a, 1 + n%int(l.policyOf(0).burst)}, {b, 1}}
+				charges := []Charge{{a, 1 + n%burstOf(l)}, {b, 1}}
 				if (g+n)%2 == 0 {
 					charges[0], charges[1] = charges[1], charges[0]
 				}
@@ -176,7 +176,7 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 				}
 				runtime.Gosched() // or one processor changes hands only while a is held
 			})
-			for left := int(l.policyOf(0).burst) - 1; left > 300; left -= share(l) {
+			for left := burstOf(l) - 1; left > 300; left -= share(l) {
 				for range 2 {
 					require.Equal(t, left, a.Peek(0).Remaining, "a charge that was denied is seen")
 				}
@@ -185,7 +185,7 @@ func TestConcurrent_DeniedChargesAreNeverSeen(t *testing.T) {
 				} else {
 					require.Equal(t, left-share(l), a.Take(share(l)).Remaining)
 				}
-				if left < int(l.policyOf(0).burst)*3/4 {
+				if left < burstOf(l)*3/4 {
 					break
 				}
 			}
@@ -305,7 +305,7 @@ func TestConcurrent_TakeAllDoesNotDeadlock(t *testing.T) {
 		stop()
 		for _, l := range lims {
 			for i := range l.tableOf(0).slots {
-				if l.policyOf(0).wide == nil {
+				if !isWide(l) {
 					require.NotEqual(t, uint64(reserved), l.tableOf(0).slots[i].word.Load(), "a key was not let go")
 				} else {
 					require.Zero(t, l.tableOf(0).slots[i].word.Load()&locked, "a key was not let go")
@@ -339,7 +339,7 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 					case !l.AllowN("k", 2):
 						t.Error("denied within the burst")
 					}
-					if left := l.Key("k").Peek(0).Remaining; left > int(l.policyOf(0).burst)-2 || left < int(l.policyOf(0).burst)-2*callers {
+					if left := l.Key("k").Peek(0).Remaining; left > burstOf(l)-2 || left < burstOf(l)-2*callers {
 						t.Errorf("%d left", left)
 					}
 					l.Key("k").Refund(1)
@@ -348,7 +348,7 @@ func TestConcurrent_RefundsGiveBackWhatWasCharged(t *testing.T) {
 			})()
 			stop()
 			lost += l.lostRaces.Value() + l.moves.Value()
-			require.Equal(t, Decision{Allowed: true, Limit: int(l.policyOf(0).burst), Remaining: int(l.policyOf(0).burst)}, l.Key("k").Peek(0))
+			require.Equal(t, Decision{Allowed: true, Limit: burstOf(l), Remaining: burstOf(l)}, l.Key("k").Peek(0))
 			require.Equal(t, l.Key("k").Peek(0), other.Peek(0))
 		}
 		require.Positive(t, lost, "no race was run")

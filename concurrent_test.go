@@ -69,7 +69,7 @@ func TestConcurrent_ExactlyTheBurstIsAdmitted(t *testing.T) {
 // and swapping it, and in the middle of a rebuild, when some words have been moved.
 // On few cores they rarely do so by themselves.
 func yieldBeforeSwap(l *Limiter) {
-	if l.policyOf(0).wide != nil {
+	if isWide(l) {
 		setAlgorithm(l, nil, yieldingWide{l.policyOf(0).wide})
 	} else {
 		setAlgorithm(l, yielding{l.policyOf(0).alg}, nil)
@@ -136,7 +136,7 @@ func hammer(t *testing.T, l *Limiter) {
 			l.Sweep()
 		}
 	})
-	burst := int(l.policyOf(0).burst)
+	burst := burstOf(l)
 	goDo(callers, func(g int) {
 		cost := 1 + burst/10_000 // the wide window's burst in fewer calls
 		for i := range hotKeys * burst / cost {
@@ -187,14 +187,14 @@ func TestConcurrent_ContentionIsNeverADenial(t *testing.T) {
 					if !l.Take("hot", 1).Allowed {
 						t.Error("denied within the burst")
 					}
-					if l.Key("hot").Peek(0).Remaining < int(l.policyOf(0).burst)-callers*calls {
+					if l.Key("hot").Peek(0).Remaining < burstOf(l)-callers*calls {
 						t.Error("Peek sees more spent than there was")
 					}
 				}
 			})()
 			stop()
 			moves += uint64(l.moves.Value())
-			require.Equal(t, int(l.policyOf(0).burst)-callers*calls, l.Key("hot").Peek(0).Remaining)
+			require.Equal(t, burstOf(l)-callers*calls, l.Key("hot").Peek(0).Remaining)
 		}
 		require.GreaterOrEqual(t, moves, uint64(20), "few decisions met a moved word: the race was not run")
 	})
@@ -263,7 +263,7 @@ func TestConcurrent_NewKeysAdmitTheirBurst(t *testing.T) {
 			c.Limit = PerSecond(100_000)
 		}
 		l := mustNew(t, c)
-		cost := int(l.policyOf(0).burst) / 2
+		cost := burstOf(l) / 2
 		var admitted atomic.Int64
 		goDo(3, func(int) {
 			for i := range keys {
@@ -328,7 +328,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seeds[g], 0))
 			for i := range 5000 {
 				key := rng.IntN(len(admitted))
-				cost := 1 + rng.IntN(int(l.policyOf(0).burst)/100)
+				cost := 1 + rng.IntN(burstOf(l)/100)
 				if l.AllowN(fmt.Sprint("key", key), cost) {
 					admitted[key].Add(int64(cost))
 				}
@@ -345,7 +345,7 @@ func TestConcurrent_MovingClockStaysWithinWorstCase(t *testing.T) {
 		span := time.Duration(clock.Now() - start.UnixNano())
 		for key := range admitted {
 			require.LessOrEqual(t, admitted[key].Load(), int64(l.WorstCase(span)))
-			require.Greater(t, admitted[key].Load(), int64(l.policyOf(0).burst)*99/100)
+			require.Greater(t, admitted[key].Load(), int64(burstOf(l))*99/100)
 		}
 	})
 }

@@ -129,7 +129,7 @@ func TestNew_ZeroFieldsTakeTheirDefaults(t *testing.T) {
 	l, err := newUncrowded(Config{Limit: PerSecond(10)})
 	require.NoError(t, err)
 	assert.IsType(t, &gcra{}, l.policyOf(0).alg)
-	assert.Equal(t, uint64(10), l.policyOf(0).burst, "burst")
+	assert.Equal(t, 10, burstOf(l), "burst")
 	assert.Equal(t, 1<<20, sumOfShares(l), "MaxKeys")
 	assert.Equal(t, OverflowEvictSoonest, l.overflow)
 	assert.Equal(t, int64(10*time.Second), l.ttl)
@@ -148,7 +148,7 @@ func TestNew_GivenFieldsAreKept(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.True(t, l.policyOf(0).alg.(*gcra).queue)
-	assert.Equal(t, uint64(3), l.policyOf(0).burst)
+	assert.Equal(t, 3, burstOf(l))
 	assert.Equal(t, 100_001, sumOfShares(l))
 	assert.Equal(t, OverflowAdmitNew, l.overflow)
 	assert.Equal(t, int64(time.Minute), l.ttl)
@@ -166,7 +166,7 @@ func TestNew_EveryAlgorithmGetsItsOwn(t *testing.T) {
 	} {
 		l, err := New(Config{Algorithm: a, Limit: PerSecond(10)})
 		require.NoError(t, err)
-		if l.policyOf(0).wide != nil {
+		if isWide(l) {
 			assert.IsType(t, want, l.policyOf(0).wide)
 			assert.Nil(t, l.policyOf(0).alg)
 		} else {

@@ -201,7 +201,7 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 		require.False(t, names[la.name], la.name)
 		names[la.name] = true
 		for _, c := range []Config{la.withFew(), la.withMany()} {
-			require.Equal(t, la.wide, mustNew(t, c).policyOf(0).wide != nil, la.name)
+			require.Equal(t, la.wide, isWide(mustNew(t, c)), la.name)
 			require.Equal(t, la.options.Offset != 0, c.Offset != 0, la.name)
 		}
 	}

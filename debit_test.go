@@ -101,7 +101,7 @@ func TestCharge_BesideABlock(t *testing.T) {
 			d := l.Key("k").Peek(0)
 			require.GreaterOrEqual(t, d.RetryAfter, free.Key("k").Peek(0).ResetAfter, "%v", charges)
 			clock.Advance(d.RetryAfter)
-			require.Equal(t, int(l.policyOf(0).burst), l.Key("k").Peek(0).Remaining)
+			require.Equal(t, burstOf(l), l.Key("k").Peek(0).Remaining)
 			l.Key("k").Block(math.MaxInt64)
 			require.Equal(t, Never, l.Key("k").Debit(1).RetryAfter)
 		}
@@ -123,7 +123,7 @@ func TestCharge_WhereThereIsNothingToCharge(t *testing.T) {
 			require.Zero(t, l.Len())
 
 			l, _ = newFrozen(t, c)
-			burst := int(l.policyOf(0).burst)
+			burst := burstOf(l)
 			l.Key("old").Debit(1)
 			require.NoError(t, l.SetLimit(limit))
 			require.Equal(t, want, l.Key("old").Debit(2))
@@ -142,7 +142,7 @@ func TestCharge_AtMaxKeys(t *testing.T) {
 		for _, o := range overflowsOf(c) {
 			c.MaxKeys, c.Overflow, c.Stats = 2, o, true
 			l, _ := newFrozen(t, c)
-			burst := int(l.policyOf(0).burst)
+			burst := burstOf(l)
 			require.Equal(t, 2, fill(l, "key", 2))
 			before := l.Stats()
 			d := l.Key("k").Debit(3 * burst)
@@ -151,7 +151,7 @@ func TestCharge_AtMaxKeys(t *testing.T) {
 			require.Equal(t, 2, l.Len())
 			require.False(t, l.Key("k").Debit(1).Allowed && o == OverflowEvictSoonest)
 			if o == OverflowDenyNew {
-				require.Equal(t, Decision{Limit: burst, RetryAfter: l.policyOf(0).limit.interval()}, d)
+				require.Equal(t, Decision{Limit: burst, RetryAfter: l.Config().Limit.interval()}, d)
 			}
 			after := l.Stats()
 			require.Equal(t, [2]uint64{before.Admitted, before.Denied}, [2]uint64{after.Admitted, after.Denied}, "a charge is no decision")
@@ -201,7 +201,7 @@ func TestConcurrent_ChargesAreNeitherLostNorCountedTwice(t *testing.T) {
 				yieldBeforeSwap(l)
 			}
 			spent := chargeAndTake(t, l)
-			burst := int64(l.policyOf(0).burst)
+			burst := int64(burstOf(l))
 			require.Equal(t, int(burst-spent), l.Key("hot").Peek(0).Remaining)
 			// All that is left at once, and no more.
 			n, d := l.Key("hot").TakeUpTo(math.MaxInt)
@@ -291,7 +291,7 @@ func TestCharge_ALogCountsToItsLimit(t *testing.T) {
 func TestTakeUpTo_ByHand(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		for cost, allowed := range map[int]bool{0: true, -1: false, math.MinInt: false} {
 			n, d := l.Key("k").TakeUpTo(cost)
 			require.Zero(t, n)
@@ -359,7 +359,7 @@ func TestConcurrent_TakeUpToTakesWhatThereIs(t *testing.T) {
 		for range 50 {
 			l := mustNew(t, c)
 			yieldBeforeSwap(l)
-			burst := int(l.policyOf(0).burst)
+			burst := burstOf(l)
 			ask := burst/7 + 1
 			var got atomic.Int64
 			var partial atomic.Int64

@@ -42,7 +42,7 @@ func newFrozen(t *testing.T, c Config) (*Limiter, *ManualClock) {
 func TestSemantics_CostZeroPeeksForOneUnit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		require.True(t, l.AllowN("k", 0))
 		require.Equal(t, Decision{Allowed: true, Limit: burst, Remaining: burst}, l.Take("k", 0))
 		require.Zero(t, l.Len())
@@ -64,11 +64,11 @@ func TestSemantics_CostZeroPeeksForOneUnit(t *testing.T) {
 func TestSemantics_DeniedCallWritesNothing(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
-		require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
+		require.True(t, l.AllowN("k", burstOf(l)))
 		before := snapshot(l)
 		for range 5 {
 			require.False(t, l.Allow("k"))
-			require.False(t, l.AllowN("k", int(l.policyOf(0).burst)))
+			require.False(t, l.AllowN("k", burstOf(l)))
 			require.False(t, l.Take("k", 2).Allowed)
 			clock.Advance(1)
 		}
@@ -142,7 +142,7 @@ func TestSemantics_WordsStayClear(t *testing.T) {
 			left := func(now int64) int { n, _, _ := alg.describe(word, now, 1, true); return n }
 			for range 20 {
 				now := math.MaxInt64 - rng.Int64()>>rng.IntN(63)
-				cost := 1 + rng.IntN(int(l.policyOf(0).burst))
+				cost := 1 + rng.IntN(burstOf(l))
 				next, ok := alg.charge(word, now, cost)
 				if ok {
 					require.Greater(t, next, word, "%+v: state moved back", c)
@@ -187,7 +187,7 @@ func TestDecide_ABlockThatHasEndedMeanwhile(t *testing.T) {
 func TestDecide_LimitsOfKeysTakeNoLock(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		other := Per(burst-1, c.Limit.Period)
 		own := l.Key("own")
 		require.NoError(t, own.SetLimit(other))

@@ -38,7 +38,7 @@ func TestDirectory_TablesSplitAndMerge(t *testing.T) {
 		const keys = 12_000
 		c.Shards, c.MaxKeys = 2, -1
 		l, clock := newFrozen(t, c)
-		few, left := len(tablesOf(l)), int(l.policyOf(0).burst)-1
+		few, left := len(tablesOf(l)), burstOf(l)-1
 		require.Equal(t, 2, few)
 		for range 2 {
 			for i := range uint64(keys) {
@@ -114,7 +114,7 @@ func TestGuide_BetweenTwoDirectories(t *testing.T) {
 		const keys = 500
 		c.Shards, c.MaxKeys = 4, -1
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		for i := range uint64(keys) {
 			require.True(t, l.KeyUint64(i).Allow())
 		}

@@ -43,7 +43,7 @@ func TestEvictSoonest_FloodPushesOutItself(t *testing.T) {
 	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.MaxKeys = 64
 		l, _ := newFrozen(t, c)
-		require.True(t, l.AllowN("offender", int(l.policyOf(0).burst)))
+		require.True(t, l.AllowN("offender", burstOf(l)))
 		for i := range 1000 {
 			require.True(t, l.Allow(fmt.Sprint("flood", i)))
 			require.False(t, l.Allow("offender"), "after %d keys", i)
@@ -219,7 +219,7 @@ func TestEvictSoonest_ASampleServesALargeTable(t *testing.T) {
 	forEveryEvicting(t, func(t *testing.T, c Config) {
 		c.MaxKeys, c.Shards = share, 1
 		l, _ := newFrozen(t, c)
-		most := min(int(l.policyOf(0).burst), 100)
+		most := min(burstOf(l), 100)
 		cost := func(i int) int { return 1 + i%most }
 		key := func(i int) Key { return l.KeyHash(uint64(i+1) * 0x9e3779b97f4a7c15 >> 32) }
 		for i := range share {
@@ -232,7 +232,7 @@ func TestEvictSoonest_ASampleServesALargeTable(t *testing.T) {
 		require.Equal(t, share+1-evicted, l.Len())
 		lowestKept, highestGone := math.MaxInt, 0
 		for i := range share {
-			if left := key(i).Peek(0).Remaining; left < int(l.policyOf(0).burst) {
+			if left := key(i).Peek(0).Remaining; left < burstOf(l) {
 				lowestKept = min(lowestKept, cost(i))
 			} else {
 				highestGone = max(highestGone, cost(i))
@@ -392,7 +392,7 @@ func TestAllowAt_AFutureTimeHurtsNobodyElse(t *testing.T) {
 		l.Key("future").AllowAt(math.MaxInt64-2, 1)
 		fill(l, "new", 500)
 		l.Sweep()
-		require.True(t, l.AllowN("later", int(l.policyOf(0).burst)))
+		require.True(t, l.AllowN("later", burstOf(l)))
 		require.LessOrEqual(t, l.Key("later").Peek(0).ResetAfter, 2*max(c.Limit.Period, 72*time.Minute))
 	})
 }
@@ -401,7 +401,7 @@ func TestAdmitNew_AdmitsWithoutState(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.MaxKeys, c.Overflow = 10, OverflowAdmitNew
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		for i := range 10 {
 			require.True(t, l.AllowN(fmt.Sprint("old", i), burst))
 		}

@@ -97,7 +97,7 @@ func TestSweep_OlderCallOnAForgottenKeyIsDescribedFromItsOwnTime(t *testing.T) {
 		clock.Advance(k.Peek(0).ResetAfter + time.Hour)
 		require.Equal(t, 1, l.Sweep())
 		older := clock.Now() - int64(700*time.Millisecond)
-		d := k.TakeAt(older, int(l.policyOf(0).burst))
+		d := k.TakeAt(older, burstOf(l))
 		require.True(t, d.Allowed)
 		next := k.TakeAt(older, 0)
 		require.Equal(t, next.ResetAfter, d.ResetAfter)

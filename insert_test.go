@@ -29,7 +29,7 @@ func TestGrowth_ClockAheadOfTheCallers(t *testing.T) {
 		l, clock := newFrozen(t, c)
 		recorded := clock.Now() - int64(10*365*day)
 		for i := range uint64(300) {
-			require.True(t, l.KeyUint64(i).AllowAt(recorded, int(l.policyOf(0).burst)))
+			require.True(t, l.KeyUint64(i).AllowAt(recorded, burstOf(l)))
 		}
 		for i := range uint64(300) {
 			require.False(t, l.KeyUint64(i).AllowAt(recorded, 1))
@@ -54,7 +54,7 @@ func TestGrowth_MoreKeysStayThanExpected(t *testing.T) {
 		require.Zero(t, dropped)
 		require.Equal(t, 300, l.Len())
 		for i := range 300 {
-			require.Equal(t, int(l.policyOf(0).burst)-1, l.Key(fmt.Sprint("key", i)).Peek(0).Remaining)
+			require.Equal(t, burstOf(l)-1, l.Key(fmt.Sprint("key", i)).Peek(0).Remaining)
 		}
 		require.Equal(t, 300, fill(l, "more", 300))
 	})

@@ -98,7 +98,7 @@ func TestLen_CountsTrackedKeys(t *testing.T) {
 			require.Equal(t, i+1, l.Len())
 			require.Equal(t, i+1, l.Stats().Keys)
 		}
-		clock.Advance(2 * l.policyOf(0).limit.Period)
+		clock.Advance(2 * l.Config().Limit.Period)
 		require.Equal(t, 500, l.Len(), "idle keys count until they are swept")
 		require.Equal(t, 500, l.Sweep())
 		require.Zero(t, l.Len())
@@ -113,7 +113,7 @@ func TestLimiter_NegativeNowCountsAsZero(t *testing.T) {
 			bad := mustNew(t, c)
 			c.Clock = NewManualClock(time.Unix(0, 0))
 			zero := mustNew(t, c)
-			for _, cost := range []int{1, 0, 3, int(zero.policyOf(0).burst), -1, int(zero.policyOf(0).burst) - 4, 1} {
+			for _, cost := range []int{1, 0, 3, burstOf(zero), -1, burstOf(zero) - 4, 1} {
 				require.Equal(t, zero.Key("k").Peek(cost), bad.Key("k").Peek(cost))
 				require.Equal(t, zero.Take("k", cost), bad.Take("k", cost))
 				require.Equal(t, zero.AllowN("k", cost), bad.AllowN("k", cost))

@@ -49,17 +49,17 @@ func TestKeyLimit_NothingIsMissedWhileAKeyMoves(t *testing.T) {
 		require.True(t, k.AllowN(300))
 		own := Per(1000, c.Limit.Period)
 		for i, move := range []func(){func() { require.NoError(t, k.SetLimit(own)) }, k.ClearLimit} {
-			left := k.lim.policyOf(0).burst - 300
+			left := uint64(burstOf(k.lim)) - 300
 			if i == 0 {
 				left = 1000 - 300
 			}
 			var d Decision
 			whileMoved(clock, move, func() { d = k.Peek(0) })
-			require.Contains(t, []int{1000 - 300, int(l.policyOf(0).burst) - 300}, d.Remaining, "Peek")
+			require.Contains(t, []int{1000 - 300, burstOf(l) - 300}, d.Remaining, "Peek")
 			var all AllDecision
 			back := []func(){k.ClearLimit, func() { require.NoError(t, k.SetLimit(own)) }}[i]
 			whileMoved(clock, back, func() { all = TakeAll(Charge{k, 0}) })
-			require.Contains(t, []int{1000 - 300, int(l.policyOf(0).burst) - 300}, all.Remaining, "TakeAll")
+			require.Contains(t, []int{1000 - 300, burstOf(l) - 300}, all.Remaining, "TakeAll")
 
 			whileMoved(clock, move, func() { k.Refund(100) })
 			require.Equal(t, int(left)+100, k.Peek(0).Remaining, "Refund")

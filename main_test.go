@@ -110,6 +110,15 @@ func wordOf(l *Limiter, id uint64) uint64 {
 	return 0
 }
 
+// burstOf returns the most that a fresh key of l is admitted at once.
+func burstOf(l *Limiter) int {
+	c := l.Config()
+	return c.Limit.Capacity() + c.Soft
+}
+
+// isWide reports whether a key of l has a word and a tail.
+func isWide(l *Limiter) bool { return l.policyOf(0).wide != nil }
+
 // policyOf returns the policy that id is under, or if it is not tracked, would be.
 func (st *store) policyOf(id uint64) *policy {
 	if c := st.shardOf(id).cell(id); c != nil {

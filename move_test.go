@@ -60,7 +60,7 @@ func TestKeyLimit_KeepsWhatHasBeenSpent(t *testing.T) {
 		require.Equal(t, Decision{Allowed: true, Limit: 5000, Remaining: 4699}.Remaining, l.Take("vip", 1).Remaining)
 		require.True(t, l.AllowN("vip", 4699), "a cost above the others' burst")
 		require.False(t, l.Allow("vip"))
-		require.Equal(t, int(l.policyOf(0).burst)-200, l.Key("other").Peek(0).Remaining)
+		require.Equal(t, burstOf(l)-200, l.Key("other").Peek(0).Remaining)
 		require.Equal(t, 1, l.Len())
 		d := TakeAll(Charge{l.Key("other"), 1}, Charge{l.Key("vip"), 1})
 		require.Equal(t, 1, d.Denied)
@@ -163,7 +163,7 @@ func TestSetLimit_OlderCallOnAnIdleKey(t *testing.T) {
 		for _, name := range []string{"tracked", "swept"} {
 			for _, own := range []bool{false, true} {
 				l, clock := newFrozen(t, c)
-				k, burst := l.Key("k"), int(l.policyOf(0).burst)
+				k, burst := l.Key("k"), burstOf(l)
 				require.True(t, k.AllowN(burst))
 				clock.Advance(k.Peek(0).ResetAfter)
 				if name == "swept" {
@@ -267,7 +267,7 @@ func TestSetLimit_AsTakeAllTracksItsKeys(t *testing.T) {
 			c.Clock = clock
 			l := mustNew(t, c)
 			small := Per(10, c.Limit.Period)
-			old := AllDecision{Allowed: true, Denied: -1, Remaining: int(l.policyOf(0).burst) - 300}
+			old := AllDecision{Allowed: true, Denied: -1, Remaining: burstOf(l) - 300}
 			var d AllDecision
 			n := 0
 			var hook func() // at the given reading

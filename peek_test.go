@@ -23,7 +23,7 @@ func TestPeek_BlockedMeanwhile(t *testing.T) {
 			},
 		} {
 			l, _ := newFrozen(t, c)
-			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			k, burst := l.Key("k"), burstOf(l)
 			require.True(t, k.Allow())
 			meanwhile(l, nothing, func() { k.Block(time.Hour) })
 			require.Equal(t, Decision{Limit: burst, RetryAfter: time.Hour, ResetAfter: time.Hour}, call(k), name)

@@ -17,7 +17,7 @@ func TestBlock_DeniesUntilThenAndIsFresh(t *testing.T) {
 			c := c
 			c.BlockFor = block
 			l, clock := newFrozen(t, c)
-			burst := int(l.policyOf(0).burst)
+			burst := burstOf(l)
 			require.True(t, l.Key("new").Block(time.Hour))
 			require.True(t, l.Allow("old"))
 			require.True(t, l.Key("old").Block(time.Hour))
@@ -130,7 +130,7 @@ func TestBlock_OtherKeysChangeNothing(t *testing.T) {
 				c := c
 				c.MaxKeys, c.BlockFor = maxKeys, block
 				l, clock := newFrozen(t, c)
-				burst := int(l.policyOf(0).burst)
+				burst := burstOf(l)
 				l.Allow("old")
 				for i := range 20 {
 					require.True(t, l.Key(fmt.Sprint("blocked", i)).Block(time.Duration(i+1)*1000*time.Hour))
@@ -264,7 +264,7 @@ func TestBlockFor_AllocatesNothing(t *testing.T) {
 	skipUnderRace(t)
 	forEveryPenalty(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		k, burst := l.Key("k"), int(l.policyOf(0).burst)
+		k, burst := l.Key("k"), burstOf(l)
 		requireNoAllocs(t, "denials and blocks", func() {
 			k.AllowN(burst)
 			k.Allow()
@@ -284,7 +284,7 @@ func TestBlockFor_WhatDoesNotBlock(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.BlockFor, c.CountDenied = 1000*time.Hour, c.Algorithm.countsDenied()
 		l, _ := newFrozen(t, c)
-		k, burst := l.Key("k"), int(l.policyOf(0).burst)
+		k, burst := l.Key("k"), burstOf(l)
 		require.True(t, k.AllowN(burst))
 		before := snapshot(l)
 		for _, cost := range []int{0, -1, burst + 1, math.MinInt, math.MaxInt} {
@@ -305,7 +305,7 @@ func TestBlockFor_ClaimsOfATakeAll(t *testing.T) {
 	forEveryPenalty(t, func(t *testing.T, c Config) {
 		c.Stats = true
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		spent, fresh := l.Key("spent"), l.Key("fresh")
 		require.True(t, spent.AllowN(burst))
 		require.True(t, fresh.Allow())
@@ -330,7 +330,7 @@ func TestBlockFor_Shadow(t *testing.T) {
 		c.Clock, c.Shadow = clock, true
 		shadow := mustNew(t, c)
 		for range 300 {
-			cost, key := 1+rng.IntN(int(enforced.policyOf(0).burst)), fmt.Sprint("k", rng.IntN(2))
+			cost, key := 1+rng.IntN(burstOf(enforced)), fmt.Sprint("k", rng.IntN(2))
 			want := enforced.Take(key, cost)
 			switch rng.IntN(3) {
 			case 0:
@@ -372,7 +372,7 @@ func TestBlockFor_OlderTimes(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.BlockFor = 1000 * time.Hour
 		l, clock := newFrozen(t, c)
-		k, now, burst := l.Key("k"), clock.Now(), int(l.policyOf(0).burst)
+		k, now, burst := l.Key("k"), clock.Now(), burstOf(l)
 		require.True(t, k.AllowN(burst))
 		older := now - int64(time.Hour)
 		require.Equal(t, c.BlockFor, k.TakeAt(older, 1).RetryAfter)

@@ -13,7 +13,7 @@ import (
 // hands both decisions, or both answers, to the checks.
 func ask(rng *rand.Rand, strict, lenient *Limiter, check func(cost int, strict, lenient Decision), pass func(strict, lenient bool)) {
 	name := []string{"a", "b", "c"}[rng.IntN(3)]
-	cost := rng.IntN(int(strict.policyOf(0).burst)+3) - 1
+	cost := rng.IntN(burstOf(strict)+3) - 1
 	if rng.IntN(2) == 0 {
 		cost = min(cost, 1)
 	}
@@ -59,7 +59,7 @@ func TestShadow_LeavesWhatEnforcementWouldHave(t *testing.T) {
 				require.Equal(t, want, got)
 			}, func(_, allowed bool) { require.True(t, allowed) })
 			require.Equal(t, snapshot(strict), snapshot(shadow))
-			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / int64(strict.policyOf(0).burst))))
+			clock.Advance(time.Duration(rng.Int64N(int64(c.Limit.Period) / int64(burstOf(strict)))))
 		}
 		require.Positive(t, denials)
 		want, got := strict.Stats(), shadow.Stats()
@@ -209,7 +209,7 @@ func meanwhile(l *Limiter, before, after func()) {
 func forEveryTail(t *testing.T, f func(t *testing.T, c Config)) {
 	t.Helper()
 	forEveryLayout(t, func(t *testing.T, c Config) {
-		if l, _ := newFrozen(t, c); l.policyOf(0).wide != nil {
+		if l, _ := newFrozen(t, c); isWide(l) {
 			f(t, c)
 		}
 	})
@@ -230,7 +230,7 @@ func TestPenalty_ChargesBetweenAreSeen(t *testing.T) {
 				}
 			}
 			l, clock := newFrozen(t, c)
-			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			k, burst := l.Key("k"), burstOf(l)
 			require.True(t, k.Allow())
 			do(l, func() { require.True(t, k.AllowN(burst-1)) })
 			require.False(t, k.Take(1).Allowed, "a charge was overlooked")
@@ -260,7 +260,7 @@ func TestBlockFor_RefundUnderADenial(t *testing.T) {
 		c := layoutNamed("sliding-window-wide").withMany()
 		c.BlockFor, c.CountDenied = block, true
 		l, clock := newFrozen(t, c)
-		k, burst := l.Key("k"), int(l.policyOf(0).burst)
+		k, burst := l.Key("k"), burstOf(l)
 		require.True(t, k.AllowN(burst))
 		clock.Set(start.Truncate(time.Second).Add(time.Second + time.Millisecond))
 		require.True(t, k.AllowN(1))
@@ -280,7 +280,7 @@ func TestBlock_TornReadOfAWideKey(t *testing.T) {
 			"take": func(k Key) Decision { return k.Take(1) },
 		} {
 			l, _ := newFrozen(t, c)
-			if l.policyOf(0).wide == nil {
+			if !isWide(l) {
 				t.Skip("one word is read at once")
 			}
 			k := l.Key("k")

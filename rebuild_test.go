@@ -16,7 +16,7 @@ func TestRebuild_KeysInCellsKeepTheirPlaces(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Shards, c.MaxKeys = 1, -1
 		l, clock := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		own := map[string]bool{}
 		names := make([]string, 0, 20)
 		for i := range 20 {

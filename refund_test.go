@@ -32,7 +32,7 @@ func TestRefund_NothingToGiveBack(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Stats = true
 		l, clock := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		l.Key("k").Refund(1)
 		l.Key("k").Refund(burst)
 		require.Zero(t, l.Len(), "an untracked key stays untracked")
@@ -153,7 +153,7 @@ type keptCharge struct {
 func checkWorstCase(t *testing.T, rng *rand.Rand, c Config) {
 	t.Helper()
 	l, clock := newFrozen(t, c)
-	k, burst := l.Key("k"), int(l.policyOf(0).burst)
+	k, burst := l.Key("k"), burstOf(l)
 	var kept []keptCharge
 	for range 80 {
 		now := time.Duration(clock.Now())
@@ -207,13 +207,13 @@ func TestReset_MakesTheKeyFresh(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, _ *ManualClock) {
 		fresh := l.Key("k").Peek(1)
 		for range 3 {
-			require.True(t, l.AllowN("k", int(l.policyOf(0).burst)))
+			require.True(t, l.AllowN("k", burstOf(l)))
 			require.True(t, l.Allow("other"))
 			require.False(t, l.Allow("k"))
 			l.Key("k").Reset()
 			require.Equal(t, fresh, l.Key("k").Peek(1))
 		}
-		require.Equal(t, int(l.policyOf(0).burst)-3, l.Key("other").Peek(0).Remaining, "no other key is touched")
+		require.Equal(t, burstOf(l)-3, l.Key("other").Peek(0).Remaining, "no other key is touched")
 		l.Key("never seen").Reset()
 		require.Equal(t, 2, l.Len())
 		require.Equal(t, 1, l.Sweep(), "a reset key is idle")

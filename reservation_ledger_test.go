@@ -424,7 +424,7 @@ func TestWaitAll_GivesTheReservationsOfTakeAllReservations(t *testing.T) {
 				waits, clock := newFrozen(t, c)
 				c.Clock = clock
 				takes := mustNew(t, c)
-				unit := max(int(waits.policyOf(0).burst)/10, 1)
+				unit := max(burstOf(waits)/10, 1)
 				var got, want []*Reservation
 				for step := range 60 {
 					switch op := rng.IntN(8); {

@@ -393,7 +393,7 @@ func TestSettle_OfALogWithALongerPeriodThanWhenItWasCharged(t *testing.T) {
 func TestExtend_IsCutAtTheLimit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		k, unit := l.Key("k"), int(l.policyOf(0).burst)/10
+		k, unit := l.Key("k"), burstOf(l)/10
 		for _, used := range []int{0, 1, 3, 4, 6, 8, 9} {
 			k.Reset()
 			r := mustTake(t, k, 3*unit)
@@ -402,10 +402,10 @@ func TestExtend_IsCutAtTheLimit(t *testing.T) {
 			require.True(t, r.Extend(unit))
 			require.False(t, r.Extend(0))
 			r.Settle(used * unit)
-			require.Equal(t, int(l.policyOf(0).burst)-used*unit, k.Peek(0).Remaining, "%d used", used)
+			require.Equal(t, burstOf(l)-used*unit, k.Peek(0).Remaining, "%d used", used)
 			require.False(t, r.Extend(1), "it is settled")
 			r.Settle(0)
-			require.Equal(t, int(l.policyOf(0).burst)-used*unit, k.Peek(0).Remaining)
+			require.Equal(t, burstOf(l)-used*unit, k.Peek(0).Remaining)
 			require.LessOrEqual(t, openReservations(l), 3)
 		}
 		require.False(t, (*Reservation)(nil).Extend(1))
@@ -439,7 +439,7 @@ func TestConcurrent_ExtendMeetsSettle(t *testing.T) {
 					r.Extend(1)
 				}
 			})()
-			require.Equal(t, int(l.policyOf(0).burst)-1, k.Peek(0).Remaining)
+			require.Equal(t, burstOf(l)-1, k.Peek(0).Remaining)
 		}
 	})
 }

@@ -29,7 +29,7 @@ type crowd struct {
 func newCrowd(t *testing.T, c Config, blocked bool) *crowd {
 	t.Helper()
 	w := &crowd{l: mustNew(t, c), twin: mustNew(t, c)}
-	burst := int(w.l.policyOf(0).burst)
+	burst := burstOf(w.l)
 	w.unit = burst / 10
 	for i, l := range []*Limiter{w.l, w.twin} {
 		spent := burst

@@ -64,7 +64,7 @@ func TestWait_InOrderOfArrival(t *testing.T) {
 func TestWait_IsAdmittedAtRetryAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, l *Limiter) {
 		spend(t, l)
-		for _, cost := range []int{1, 0, 7, int(l.policyOf(0).burst)} {
+		for _, cost := range []int{1, 0, 7, burstOf(l)} {
 			d := l.Key("k").Peek(cost)
 			wait := d.RetryAfter
 			if l.Config().Algorithm == LeakyBucket {
@@ -302,7 +302,7 @@ func TestWait_BlockedBeforeItsSlot(t *testing.T) {
 func TestWait_Errors(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		reservable := l.policyOf(0).bucket() != nil
 		both := func(l *Limiter, cost int, wait, reserve error) {
 			t.Helper()
@@ -348,7 +348,7 @@ func TestWait_Shadow(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		c.Shadow, c.Stats = true, true
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		require.NoError(t, l.Wait(t.Context(), "k", burst))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 		defer cancel()
@@ -465,7 +465,7 @@ func TestWait_KeepsItsTime(t *testing.T) {
 		"Unlimited":    func(l *Limiter) error { return l.SetLimit(Unlimited) },
 		"DenyAll":      func(l *Limiter) error { return l.SetLimit(DenyAll) },
 		"Reset":        func(l *Limiter) error { l.Key("k").Reset(); return nil },
-		"Refund":       func(l *Limiter) error { l.Key("k").Refund(int(l.policyOf(0).burst)); return nil },
+		"Refund":       func(l *Limiter) error { l.Key("k").Refund(burstOf(l)); return nil },
 	}
 	for name, change := range changes {
 		t.Run("change="+name, func(t *testing.T) {

@@ -326,7 +326,7 @@ func TestSnapshot_KeysGoToTheLimitThatTheyHave(t *testing.T) {
 		require.NoError(t, other.Key("changed").SetLimit(of(1000)))
 		require.NoError(t, other.Key("new").SetLimit(of(700)))
 		require.NoError(t, other.Restore(bytes.NewReader(snapshotOf(t, l))))
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		for key, left := range map[string]int{"kept": 600, "changed": 700, "brought": 100, "new": 400, "none": burst - 300} {
 			require.Equal(t, left, other.Key(key).Peek(0).Remaining, key)
 		}

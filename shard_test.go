@@ -30,7 +30,7 @@ func TestShard_ManyKeysThroughGrowthAndSweeps(t *testing.T) {
 		for i := range 10 * keys {
 			// Keys come up in a slowly moving range, so that old ones become idle.
 			key := fmt.Sprint("key", i/20+rng.IntN(keys/2))
-			cost := 1 + rng.IntN(int(l.policyOf(0).burst))
+			cost := 1 + rng.IntN(burstOf(l))
 			want := fromOracle(model.Take(key, clock.Now(), int64(cost)))
 			require.Equal(t, want, l.Take(key, cost), "call %d", i)
 			largest = max(largest, slotsOf(l))

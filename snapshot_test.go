@@ -297,7 +297,7 @@ func storied(tb testing.TB, c Config, clock *ManualClock) *Limiter {
 	l.KeyHash(1).Take(1)
 	l.KeyHash(2).Block(time.Hour)
 	l.KeyHash(3).Take(3)
-	l.KeyHash(3).Take(int(l.policyOf(0).burst)) // denied
+	l.KeyHash(3).Take(burstOf(l)) // denied
 	l.KeyHash(4).Take(1)
 	l.KeyHash(4).Refund(1) // idle
 	return l

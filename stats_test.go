@@ -27,7 +27,7 @@ func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
 		t.Run("layout="+name, func(t *testing.T) {
 			c.Stats = true
 			l, _ := newFrozen(t, c)
-			burst := int(l.policyOf(0).burst)
+			burst := burstOf(l)
 			require.True(t, l.Allow("k"))
 			require.True(t, l.AllowN("k", burst-2))
 			require.True(t, l.Key("k").TakeAt(start.UnixNano(), 1).Allowed)
@@ -54,10 +54,10 @@ func TestStats_CountsCallsThatChargeOrWouldHave(t *testing.T) {
 func TestStats_WithoutConfigStatsOnlyEventsAreCounted(t *testing.T) {
 	onEveryLayout(t, func(t *testing.T, l *Limiter, clock *ManualClock) {
 		for i := range 100 {
-			l.AllowN(fmt.Sprint(i), int(l.policyOf(0).burst))
+			l.AllowN(fmt.Sprint(i), burstOf(l))
 			l.Allow(fmt.Sprint(i))
 		}
-		clock.Advance(2 * l.policyOf(0).limit.Period)
+		clock.Advance(2 * l.Config().Limit.Period)
 		l.Sweep()
 		s := l.Stats()
 		require.Zero(t, s.Admitted)
@@ -114,7 +114,7 @@ func TestStats_BlockedByEveryCall(t *testing.T) {
 		c.Stats = true
 		for _, limit := range []Limit{{}, Unlimited, DenyAll} {
 			l, _ := newFrozen(t, c)
-			k, burst := l.Key("k"), int(l.policyOf(0).burst)
+			k, burst := l.Key("k"), burstOf(l)
 			require.True(t, k.Allow())
 			require.True(t, k.Block(time.Hour))
 			if limit != (Limit{}) {

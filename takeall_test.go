@@ -18,7 +18,7 @@ func TestTakeAll_AllOrNone(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
 		other := mustNew(t, Config{Limit: PerMinute(3), Clock: clock})
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		a, b, x := l.Key("a"), l.Key("b"), other.Key("x")
 
 		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 1},
@@ -43,7 +43,7 @@ func TestTakeAll_AllOrNone(t *testing.T) {
 func TestTakeAll_ChargesOfOneKeyAddUp(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		k, other, burst := l.Key("k"), l.Key("other"), int(l.policyOf(0).burst)
+		k, other, burst := l.Key("k"), l.Key("other"), burstOf(l)
 		half := Charge{k, burst/2 + 1}
 		require.Equal(t, AllDecision{Denied: 1, Remaining: burst, RetryAfter: Never}, TakeAll(Charge{other, 1}, half, half))
 		require.Zero(t, l.Len())
@@ -101,7 +101,7 @@ func TestPeekAll_IsTheNextTakeAll(t *testing.T) {
 func TestPeekAll_BesideCalls(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		burst := int(l.policyOf(0).burst)
+		burst := burstOf(l)
 		own, err := l.Key("a").WithLimit(c.Limit)
 		require.NoError(t, err)
 		var calls, looks sync.WaitGroup
@@ -153,7 +153,7 @@ func TestTakeAllReservations_NamesEveryDenier(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, clock := newFrozen(t, c)
 		none := mustNew(t, Config{Limit: DenyAll, Clock: clock}).Key("none")
-		a, b, burst := l.Key("a"), l.Key("b"), int(l.policyOf(0).burst)
+		a, b, burst := l.Key("a"), l.Key("b"), burstOf(l)
 		require.True(t, b.AllowN(burst-1))
 		each := make([]Decision, 6)
 		d := TakeAllReservations(nil, each, Charge{a, 2}, Charge{b, 1}, Charge{none, 1}, Charge{b, 1}, Charge{a, 3}, Charge{l.Key("c"), -1})
@@ -197,7 +197,7 @@ func TestTakeAllReservations_SoftAndShadow(t *testing.T) {
 func TestTakeAll_CostZeroAsksForOneUnit(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		l, _ := newFrozen(t, c)
-		a, b, burst := l.Key("a"), l.Key("b"), int(l.policyOf(0).burst)
+		a, b, burst := l.Key("a"), l.Key("b"), burstOf(l)
 		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: burst}, TakeAll(Charge{a, 0}, Charge{b, 0}))
 		require.Zero(t, l.Len(), "nothing is tracked")
 		require.True(t, a.AllowN(burst))
@@ -272,7 +272,7 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 			other := mustNew(t, Config{Limit: PerMinute(3), Clock: clock})
 			require.Equal(t, 8, fill(l, "old", 8))
 			x, old, newKey := other.Key("x"), l.Key("old3"), l.Key("new")
-			burst := int(l.policyOf(0).burst)
+			burst := burstOf(l)
 
 			d := TakeAll(Charge{x, 1}, Charge{newKey, 1}, Charge{old, burst})
 			require.Equal(t, 2, d.Denied, "denied before anything is tracked")
@@ -281,7 +281,7 @@ func TestTakeAll_AtMaxKeys(t *testing.T) {
 			d = TakeAll(Charge{x, 1}, Charge{newKey, 1})
 			switch o {
 			case OverflowDenyNew:
-				require.Equal(t, AllDecision{Denied: 1, RetryAfter: l.policyOf(0).limit.interval()}, d)
+				require.Equal(t, AllDecision{Denied: 1, RetryAfter: l.Config().Limit.interval()}, d)
 				require.Equal(t, 3, x.Peek(0).Remaining)
 			case OverflowAdmitNew:
 				require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: 2}, d)

@@ -21,9 +21,9 @@ func TestTakeAll_ManyCharges(t *testing.T) {
 		for i := range 100 {
 			charges = append(charges, Charge{l.KeyUint64(uint64(i * 7919 % 90)), 1})
 		}
-		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: int(l.policyOf(0).burst) - 2}, TakeAll(charges...))
+		require.Equal(t, AllDecision{Allowed: true, Denied: -1, Remaining: burstOf(l) - 2}, TakeAll(charges...))
 		require.Equal(t, 90, l.Len())
-		require.True(t, charges[63].Key.AllowN(int(l.policyOf(0).burst)-1))
+		require.True(t, charges[63].Key.AllowN(burstOf(l)-1))
 		require.Equal(t, 63, TakeAll(charges...).Denied)
 	})
 }
@@ -122,9 +122,9 @@ func TestTakeAll_MoreNewKeysThanRoom(t *testing.T) {
 				if d.Allowed {
 					return
 				}
-				require.Equal(t, l.policyOf(0).limit.interval(), d.RetryAfter)
+				require.Equal(t, l.Config().Limit.interval(), d.RetryAfter)
 				for _, ch := range charges {
-					require.Equal(t, int(l.policyOf(0).burst), ch.Key.Peek(0).Remaining)
+					require.Equal(t, burstOf(l), ch.Key.Peek(0).Remaining)
 				}
 			})
 		}
@@ -149,14 +149,14 @@ func TestTakeAll_UntrackedKeyIsJudgedWithTheOthers(t *testing.T) {
 			l, clock := newFrozen(t, c)
 			c.Clock = clock
 			a, b := l.Key("a"), mustNew(t, c).Key("b")
-			require.True(t, b.AllowN(int(l.policyOf(0).burst)))
+			require.True(t, b.AllowN(burstOf(l)))
 			h := holdByHand(t, b)
 			var d AllDecision
 			wait := goDo(1, func(int) { d = TakeAll(Charge{b, 1}, Charge{a, 0}) })
 			for range 4 {
 				runtime.Gosched() // into the wait for b, or the race is not run this time
 			}
-			require.True(t, a.AllowN(int(l.policyOf(0).burst)))
+			require.True(t, a.AllowN(burstOf(l)))
 			h.word = h.policy.reset(h.state)
 			h.release()
 			wait()
@@ -173,9 +173,9 @@ func TestTakeAll_EveryOtherCallWaits(t *testing.T) {
 	forEveryLayout(t, func(t *testing.T, c Config) {
 		for name, call := range map[string]func(k Key){
 			"Allow":   func(k Key) { assert.True(t, k.Allow()) },
-			"Take":    func(k Key) { assert.Equal(t, int(k.lim.policyOf(0).burst)-3, k.Take(1).Remaining) },
-			"Peek":    func(k Key) { assert.Equal(t, int(k.lim.policyOf(0).burst)-3, k.Peek(1).Remaining) },
-			"Peek 0":  func(k Key) { assert.Equal(t, int(k.lim.policyOf(0).burst)-2, k.Peek(0).Remaining) },
+			"Take":    func(k Key) { assert.Equal(t, burstOf(k.lim)-3, k.Take(1).Remaining) },
+			"Peek":    func(k Key) { assert.Equal(t, burstOf(k.lim)-3, k.Peek(1).Remaining) },
+			"Peek 0":  func(k Key) { assert.Equal(t, burstOf(k.lim)-2, k.Peek(0).Remaining) },
 			"Reset":   Key.Reset,
 			"Refund":  func(k Key) { k.Refund(1) },
 			"TakeAll": func(k Key) { assert.True(t, TakeAll(Charge{k, 1}).Allowed) },
@@ -202,7 +202,7 @@ func TestTakeAll_EveryOtherCallWaits(t *testing.T) {
 			if !changed {
 				spent = 2
 			}
-			require.Equal(t, int(l.policyOf(0).burst)-spent, k.Peek(0).Remaining, name)
+			require.Equal(t, burstOf(l)-spent, k.Peek(0).Remaining, name)
 		}
 	})
 }
@@ -223,7 +223,7 @@ func TestTakeAll_NewKeysSurviveGrowth(t *testing.T) {
 		require.Equal(t, 200, l.Len())
 		require.Zero(t, l.Stats().Untracked)
 		for _, ch := range charges {
-			require.Equal(t, int(l.policyOf(0).burst)-1, ch.Key.Peek(0).Remaining)
+			require.Equal(t, burstOf(l)-1, ch.Key.Peek(0).Remaining)
 		}
 	})
 }
