@@ -12,7 +12,7 @@ func ReadInOrder() uint64 { return 0 }
 // Name names no counter.
 const Name = ""
 
-// clocksource is what Linux calls the counter.
+// clocksource is Linux's name for the counter.
 const clocksource = ""
 
 func unsteady() string { return "this build does not read the processor's counter" }

@@ -2,10 +2,10 @@
 
 package counter
 
-// Name is what the manuals call the counter.
+// Name is the name of the counter in manuals.
 const Name = "TSC"
 
-// clocksource is what Linux calls the counter.
+// clocksource is Linux's name for the counter.
 const clocksource = "tsc"
 
 //go:noescape

@@ -4,10 +4,10 @@ package counter
 
 import "runtime"
 
-// Name is what the manuals call the counter.
+// Name is the name of the counter in manuals.
 const Name = "CNTVCT_EL0"
 
-// clocksource is what Linux calls the counter.
+// clocksource is Linux's name for the counter.
 const clocksource = "arch_sys_counter"
 
 func frequency() uint64

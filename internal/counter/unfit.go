@@ -7,7 +7,7 @@ import (
 
 // Unfit says why no clock can be made of the counter, in half a sentence; "" if one can.
 // Linux watches the counter at work, and uses another clock source if it is not steady after
-// all. Where it does not say, and on other systems, what the processor says counts.
+// all. Where Linux does not say, and on other systems, the processor decides.
 func Unfit() string {
 	if why := unsteady(); why != "" {
 		return why

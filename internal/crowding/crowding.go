@@ -1,5 +1,5 @@
 // Package crowding holds bounds on tables that only tests set, to crowd them: then few keys
-// meet what else takes very many. New reads them once for each limiter.
+// meet cases that else take very many. New reads them once for each limiter.
 package crowding
 
 import "math"

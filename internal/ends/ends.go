@@ -4,9 +4,9 @@
 //
 //	end = max(end of the one before + ahead + span, least)
 //
-// where ahead is what else has been charged in between, or has simply passed; that of the
-// first one counts from tick 0. span is what the reservation has charged, and least the end
-// of its turn, before which others must not be given units of the same time. One unit a
+// where ahead are the ticks charged in between, or passed; ahead of the
+// first one counts from tick 0. span is the charge of the reservation, and least the end
+// of its turn, before which other calls must not be given units of the same time. One unit a
 // second, three at once, all of them spent at 0; then three reservations of one unit, of
 // which the first two take the turns at 1 and 2, and the third is for the turn at 5 that
 // another limit has asked for:
@@ -16,9 +16,9 @@
 //	B, turn at 2        0     1      3    5
 //	C, turn at 5        0     1      6    6
 //
-// A is cancelled: its span is 0 and it has no turn to keep, so its end is 3, and that of B
-// 4; that of C stays, and so nothing comes back: were the bucket full again at 5, three units
-// more could be had at 5 beside C's. Then C is cancelled: its end is that of B, 4, and two
+// A is cancelled: its span is 0 and it has no turn to keep, so its end is 3, and B's
+// 4; C's stays, and so nothing comes back: were the bucket full again at 5, three units
+// more could be had at 5 beside C's. Then C is cancelled: its end is B's, 4, and two
 // units come back.
 //
 // So an end is found, and a reservation changed, by composing such steps. They are kept in
@@ -28,14 +28,14 @@ package ends
 
 import "math/rand/v2"
 
-// Ends are those of one key.
+// Ends are the reservations of one key.
 //
 // Invariants: ends never fall from one to the next; without a change, nor does what has
 // been found for one of them change when another is added or removed.
 type Ends struct {
 	root, last *Node
 	n          int
-	Visited    int // nodes, by all operations so far: what they cost
+	Visited    int // nodes, by all operations so far: their cost
 }
 
 // A step is one from end to end: x becomes max(x + add, least). No sum exceeds the last end.
@@ -43,7 +43,7 @@ type step struct{ add, least uint64 }
 
 func (s step) from(x uint64) uint64 { return max(x+s.add, s.least) }
 
-// then is the step of s and after that of next.
+// then is the step of s and after it the step of next.
 func (s step) then(next step) step {
 	return step{s.add + next.add, max(s.least+next.add, next.least)}
 }
@@ -51,7 +51,7 @@ func (s step) then(next step) step {
 // A Node is one reservation.
 type Node struct {
 	At    int64 // when its turn begins; not written here
-	Units int   // what counts of its cost; not written here
+	Units int   // the units of its cost that count; not written here
 
 	Ahead, Span, Least uint64
 	links
@@ -59,14 +59,14 @@ type Node struct {
 
 type links struct {
 	up, left, right *Node
-	priority        uint64 // random, and not above that of up
+	priority        uint64 // random, and not above up's
 	all             step   // of the subtree
 	listed          bool
 }
 
 func (r *Node) step() step { return step{r.Ahead + r.Span, r.Least} }
 
-// End returns the end of r if that of the one before it is as given.
+// End returns the end of r, given the end of the reservation before it.
 func (r *Node) End(before uint64) uint64 { return r.step().from(before) }
 
 // Listed reports whether r has been appended, and not been removed.
@@ -123,7 +123,7 @@ func (e *Ends) after(r *Node) *Node {
 	return r
 }
 
-// Changed brings up to date what the steps of r, which can be nil, are a part of.
+// Changed brings the sums above r, which can be nil, up to date.
 func (e *Ends) Changed(r *Node) {
 	for ; r != nil; r = r.up {
 		r.all = r.left.through().then(r.step()).then(r.right.through())
@@ -152,7 +152,7 @@ func (e *Ends) Append(r *Node) {
 	e.Changed(r)
 }
 
-// Remove takes r out, and what it has charged stays charged ahead of the next one.
+// Remove takes r out, and its charge stays ahead of the next reservation.
 func (e *Ends) Remove(r *Node) {
 	if next := e.after(r); next != nil {
 		before := e.Before(r)
@@ -228,7 +228,7 @@ func (r *Node) unlistAll() {
 	r.unlist()
 }
 
-// Each calls f, which can change what r's step is, for all in order.
+// Each calls f, which can change r's step, for all in order.
 func (e *Ends) Each(f func(r *Node)) { e.root.each(f) }
 
 func (r *Node) each(f func(r *Node)) {

@@ -1,4 +1,4 @@
-// Package fare is what clients do before they send a call: they wait for as long as the server has asked for, and pay charges to one
+// Package fare has the steps of clients before they send a call: they wait for as long as the server has asked for, and pay charges to one
 // limiter or several, all or none, which they wait for, too. A Transport of httplimit and a Client of grpclimit are such clients.
 package fare
 
@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-go/sluice/internal/lag"
 )
 
-// A Fare is what each attempt of one call is to pay. It must be made by Of.
+// A Fare is the charges of each attempt of one call. It must be made by Of.
 type Fare struct {
-	charges []sluice.Charge // those of InFlight limiters come last
-	rates   int             // how many are of others
+	charges []sluice.Charge // charges of InFlight limiters come last
+	rates   int             // how many come before them
 	lag     time.Duration   // how far a clock can be behind
 	free    bool            // every limiter is in shadow mode
 }
@@ -66,7 +66,7 @@ func (f *Fare) take() (t Ticket, wait time.Duration, ok bool) {
 	return Ticket{}, lag.Later(wait, f.lag), false
 }
 
-// grace is how much longer than it may a call waits for units that others hold, so that a wait that ends then is not cut.
+// grace is how much longer than it may a call waits for units that other calls hold, so that a wait that ends then is not cut.
 const grace = time.Millisecond
 
 // wait pays as soon as it can, and within the time that is left: a wait that is known not to fit is not begun. The error is
@@ -129,7 +129,7 @@ type Ticket struct {
 }
 
 // Spend makes the charges final, so that the limiters need not remember them, except for the units of InFlight limiters. It
-// has the Renewer keep these, and returns what they are held by; nil if there are none.
+// has the Renewer keep these, and returns their lease; nil if there are none.
 func (t *Ticket) Spend(r *inflight.Renewer) (held *inflight.Lease) {
 	for i, c := range t.fare.charges {
 		if i < t.fare.rates {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A Passage is one call on its way: it waits until what it is for is no longer held back, and pays.
+// A Passage is one call on its way: it waits until its host or method is no longer held back, and pays.
 type Passage[K comparable] struct {
 	Holds    *Holds[K]
-	For      K // what may be held back
+	For      K // the host or method that may be held back
 	Patience Patience
 	FailFast bool // it does not wait
 }
@@ -24,7 +24,7 @@ func (p *Passage[K]) Admit(ctx context.Context, f Fare) (Ticket, *Refusal) {
 		if no != nil {
 			return t, no
 		}
-		// While it waited for the limiters, what it is for may have been held back. Were the
+		// While it waited for the limiters, its host or method may have been held back. Were the
 		// charge kept, all that waited would be sent at once when the hold ends.
 		if ctx.Err() == nil && p.Holds.Remaining(p.For, time.Now()) == 0 {
 			return t, nil
@@ -49,7 +49,7 @@ func (p *Passage[K]) await(ctx context.Context) *Refusal {
 	return &Refusal{Held: true, Err: ctx.Err()}
 }
 
-// MayWait returns nil if the call may wait for d > 0 for what holds it back, and else why not.
+// MayWait returns nil if the call may wait for d > 0, and else why not.
 func (p *Passage[K]) MayWait(ctx context.Context, d time.Duration) *Refusal {
 	if p.FailFast {
 		return &Refusal{Held: true, RetryAfter: d}

@@ -27,7 +27,7 @@ type Patience struct {
 // context, or DefaultMaxWait without one; sluice.Never for no bound.
 func UpTo(maxWait time.Duration) Patience { return Patience{most: maxWait} }
 
-// Left returns how long the call may still wait, and the error for what takes longer.
+// Left returns how long the call may still wait, and the error for a longer wait.
 func (p *Patience) Left(ctx context.Context) (left time.Duration, why error) {
 	deadline, ok := ctx.Deadline()
 	left, why = sluice.Never-1, ErrNever
@@ -59,9 +59,9 @@ func (p *Patience) Pause(ctx context.Context, event <-chan struct{}, d time.Dura
 	p.waited += time.Since(start)
 }
 
-// A Refusal is why a call is not sent: what the LimitErrors say.
+// A Refusal is why a call is not sent: the content of the LimitErrors.
 type Refusal struct {
-	Held       bool          // back, by what the server has asked for; else it is a limiter that would not admit the call
+	Held       bool          // back, since the server has asked for that; else a limiter would not admit the call
 	RetryAfter time.Duration // the wait that would have been needed, in real time, as far as is known
 	Err        error         // why there was no waiting; nil for a call that does not wait
 }

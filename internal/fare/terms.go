@@ -22,7 +22,7 @@ type Terms struct {
 	MaxRetryAfter time.Duration
 }
 
-// Check returns the field that is invalid, and what is wrong with it, or two empty texts. The word for a call in the reason is the client's.
+// Check returns the field that is invalid, and its mistake, or two empty texts. The word for a call in the reason is the client's.
 func (t Terms) Check(call string) (field, reason string) {
 	switch {
 	case !t.Limits && t.Key:

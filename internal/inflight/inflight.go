@@ -1,4 +1,4 @@
-// Package inflight is what the surfaces of InFlight limits have in common: what a denial says about waiting, and how a call
+// Package inflight has the parts that the surfaces of InFlight limits share: the wait that a denial tells, and how a call
 // that runs for longer than the limit's Period keeps its units.
 package inflight
 
@@ -44,7 +44,7 @@ const (
 // NewRenewer. In a testing/synctest bubble, make it there.
 //
 // A look comes 10 ms after the last one at the soonest. So units of a Period below 30 ms can lapse while their call runs, and
-// be given to others. They are taken again at the next look at which there is room. So are units that a call has lost
+// be given to other calls. They are taken again at the next look at which there is room. So are units that a call has lost
 // in another way: by Reset, Block or Refund of its key, by a machine that was suspended, or since SetLimit has changed the Period, which lets
 // the units from before come back by themselves. Until they have, the call can count twice. A Period is a time of the limiter's clock,
 // and looks are in real time: on a clock that runs faster units lapse.
@@ -87,7 +87,7 @@ type Lease struct {
 	space           [2]unit
 }
 
-// A unit is what has been charged to one key.
+// A unit is the charge of one key.
 type unit struct {
 	charge      sluice.Charge
 	reservation *sluice.Reservation
@@ -166,7 +166,7 @@ func (r *Renewer) arm(at int64) {
 	r.timer = time.AfterFunc(time.Duration(at-instant()), r.look)
 }
 
-// look renews what is due, and arms the timer if there are leases. A lease that is kept meanwhile arms it by itself.
+// look renews the leases that are due, and arms the timer if there are leases. A lease that is kept meanwhile arms it by itself.
 func (r *Renewer) look() {
 	r.looking.Lock()
 	defer r.looking.Unlock()
@@ -181,7 +181,7 @@ func (r *Renewer) look() {
 }
 
 // look looks at each lease once, and returns when to look again. It moves them to the end of the ring, so that it can let
-// others go ahead anywhere. A lease that ends meanwhile only makes it look at another one twice.
+// other leases go ahead anywhere. A lease that ends meanwhile only makes it look at another one twice.
 func (s *shard) look() (next int64) {
 	next = never
 	s.mu.Lock()
@@ -229,7 +229,7 @@ func (l *Lease) renew() {
 		if u.reservation != nil && u.reservation.Renew() == nil {
 			continue
 		}
-		u.reservation.Cancel() // of what is left of it
+		u.reservation.Cancel() // of the rest of it
 		u.reservation = nil
 		if d := u.charge.Key.Peek(u.charge.Cost); !d.Allowed || d.WouldDeny {
 			continue

@@ -1,4 +1,4 @@
-// Package invariants says whether the engine is built with -tags invariants, to check what must hold. Only tests
+// Package invariants says whether the engine is built with -tags invariants, to check its invariants. Only tests
 // are.
 package invariants
 

@@ -97,7 +97,7 @@ func (h *Hasher) placed(hash uint64) uint64 {
 	return h.place.mix(0) // no hash has this id, since none is 0
 }
 
-// Hash returns the hash that ID has turned into an id: under a stable hash, what is the same in every process and run.
+// Hash returns the hash that ID has turned into an id: under a stable hash, the hash that is the same in every process and run.
 func (h *Hasher) Hash(id uint64) uint64 {
 	if !h.stable {
 		return id

@@ -21,12 +21,12 @@ import (
 	"github.com/sluice-go/sluice/internal/ends"
 )
 
-// A Policy says what the ends of reservations mean: in ticks, or under a window algorithm in nanoseconds.
+// A Policy gives the ends of reservations their meaning: in ticks, or under a window algorithm in nanoseconds.
 // Policies are compared by identity.
 type Policy interface {
 	// Tick is the time by which the ends go.
 	Tick(now int64) uint64
-	// Ticks is what so many units take, and 0 without ticks.
+	// Ticks are the ticks of so many units, and 0 without ticks.
 	Ticks(units int) uint64
 	// Carry reports whether reservations under from mean something under this policy, and if so,
 	// whether their ends stay the same numbers.
@@ -35,7 +35,7 @@ type Policy interface {
 	End(from Policy, end uint64, now int64) uint64
 }
 
-// Ledgers are those of a limiter, one for each of its shards.
+// Ledgers are a limiter's, one for each of its shards.
 type Ledgers struct {
 	shift uint
 	all   []Ledger
@@ -54,7 +54,7 @@ type records struct {
 	tidyAt atomic.Int64 // how many there are when they are tidied next
 }
 
-// A Record is what is known of a key with open reservations.
+// A Record is the open reservations of a key.
 type Record struct {
 	in *Ledger
 	id uint64
@@ -96,7 +96,7 @@ const (
 	passedAtOnce = 2
 )
 
-// New returns the ledgers of so many shards; id>>shift is that of an id.
+// New returns the ledgers of so many shards; id>>shift is the ledger of an id.
 func New(shards int, shift uint) *Ledgers {
 	return &Ledgers{shift: shift, all: make([]Ledger, shards)}
 }
@@ -222,7 +222,7 @@ func RecordOf(records []*Record, id uint64) *Record {
 	return records[i]
 }
 
-// UnguardAll ends a GuardAll: it lets f tell each record what has been done, with nobody else in its way.
+// UnguardAll ends a GuardAll: it lets f tell each record the change, before any other call has it.
 func (lg *Ledger) UnguardAll(records []*Record, f func(rec *Record)) {
 	lg.mu.Unlock()
 	for _, rec := range records {
@@ -295,7 +295,7 @@ func (rec *Record) HasRoom(now int64, most int) bool {
 }
 
 // Shrink lets only so many units of r count from now on, and returns by how many ticks the
-// bucket is full sooner. r no longer counts before now, when what had come back by itself has.
+// bucket is full sooner. r no longer counts before now, as units that had come back by themselves.
 func (rec *Record) Shrink(r *ends.Node, units int, now int64) (given uint64) {
 	p := rec.policy
 	t := p.Tick(now) + rec.back
@@ -313,14 +313,14 @@ func (rec *Record) Shrink(r *ends.Node, units int, now int64) (given uint64) {
 	return last - rec.Final()
 }
 
-// Forget lets the reservations end: what they have charged has gone.
+// Forget lets the reservations end: their charges have gone.
 func (rec *Record) Forget() {
 	if rec != nil {
 		rec.Clear()
 	}
 }
 
-// Refunded lets the reservations end sooner by what has been refunded of their key, as if it
+// Refunded lets the reservations end sooner by the refund of their key, as if it
 // had been charged before all of them. (It may have been one of theirs.)
 func (rec *Record) Refunded(ticks uint64) {
 	if rec == nil || rec.Len() == 0 {

@@ -2,7 +2,7 @@
 // "unlimited".
 //
 // People write limits into configurations by hand, so a text means what it seems to mean, or is an error
-// that says what would: no signs, no fractions of units, no capital letters that a unit of another length
+// that says how to write it: no signs, no fractions of units, no capital letters that a unit of another length
 // could be meant by, no number without a unit. Parse and Text are inverse to each other.
 package limittext
 
@@ -142,7 +142,7 @@ func parsePeriod(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// badPeriod is the error about what is neither a unit nor a duration.
+// badPeriod is the error about a text that is neither a unit nor a duration.
 func badPeriod(s string) error {
 	zeros := strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {

@@ -15,11 +15,11 @@ import (
 // Inline is the number of policies that are judged without an allocation: as many as sluice.TakeAll takes without one.
 const Inline = 8
 
-// NoLimit is what remains where nothing limits.
+// NoLimit remains where nothing limits.
 const NoLimit = math.MaxInt
 
-// A Judgement is a request in the eyes of the policies that it is judged by. Charges has what the entry of the same index asks for,
-// and States states what came of it. Its slices are the caller's space.
+// A Judgement is a request in the eyes of the policies that it is judged by. Charges has the charge of the entry of the same index,
+// and States its decision. Its slices are the caller's space.
 type Judgement[R, P any] struct {
 	Entries []Entry[R, P]
 	Charges []sluice.Charge   // the Key is zero where there is a Remote
@@ -38,13 +38,13 @@ type Entry[R, P any] struct {
 	reservation *sluice.Reservation // if it may be given back; nil of a Remote
 }
 
-// Lacking is what a request lacks that a Key needs.
+// Lacking is the parts of a key that a request lacks.
 type Lacking struct {
 	err       error    // that the request is denied for, or else the first
 	wouldDeny []string // the policies in shadow mode that would deny it
 }
 
-// An Outcome is what becomes of a request.
+// An Outcome is the outcome of a request.
 type Outcome uint8
 
 // The outcomes.
@@ -76,7 +76,7 @@ func (j *Judgement[R, P]) Of(k Kind) ([]Entry[R, P], []sluice.Charge) {
 	return j.Entries[from:to], j.Charges[from:to]
 }
 
-// Collect notes what the request asks of each policy, in the place of the request before. A policy whose Key returns an error that
+// Collect notes the charges of the request by each policy, in the place of the request before. A policy whose Key returns an error that
 // matches passed is left out; a nil passed leaves out none. The compiler keeps the space of j on the caller's stack as long as Collect
 // stores nothing in j but slices of that space. So Lacking, which goes on to the hooks, is no part of j.
 func (j *Judgement[R, P]) Collect(ps []Policy[R, P], r R, passed error) (lacks Lacking) {
@@ -143,7 +143,7 @@ func (j *Judgement[R, P]) Judge(ctx context.Context, lacks Lacking) Decision {
 	return j.judgeFurther(ctx, d)
 }
 
-// judgeFurther is the part of Judge for what is not decided at once, or denies nothing. (It
+// judgeFurther is the part of Judge for policies that are not decided at once, or deny nothing. (It
 // takes the Decision by value, so that Judge need not keep it in memory.)
 func (j *Judgement[R, P]) judgeFurther(ctx context.Context, d Decision) Decision {
 	if j.ends[Far] > j.ends[Local] {

@@ -1,5 +1,5 @@
-// Package policies judges requests by several limits together: what they are charged, all or none, what a denial says, what is given
-// back and what they finally cost. The middlewares of httplimit and the interceptors of grpclimit judge by it, each for its own kind
+// Package policies judges requests by several limits together: their charges, all or none, the content of a denial, units given
+// back, and the final cost. The middlewares of httplimit and the interceptors of grpclimit judge by it, each for its own kind
 // of requests, and put the outcome into its own words.
 package policies
 
@@ -28,7 +28,7 @@ type RemoteDebiter interface {
 	Debit(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
-// A Policy is one limit for requests of type R, with what else the surface knows of it, a P. Cost and Limit can be nil.
+// A Policy is one limit for requests of type R, with the surface's own part of it, a P. Cost and Limit can be nil.
 type Policy[R, P any] struct {
 	Name    string
 	Limiter *sluice.Limiter
@@ -45,7 +45,7 @@ type Policy[R, P any] struct {
 	Lag   time.Duration // how far its clock can be behind
 }
 
-// A Kind of policies, in the order in which they are judged: first what is decided at once and
+// A Kind of policies, in the order in which they are judged: local policies first, which are decided at once and
 // may spare a question, and nothing in shadow mode for requests that are denied.
 type Kind int
 
@@ -66,7 +66,7 @@ func Printable(s string) bool {
 	return len(s) <= MaxName && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// Check returns the field of the first policy that is invalid, and what is wrong with it, or two empty texts. The word for requests
+// Check returns the field of the first policy that is invalid, and its mistake, or two empty texts. The word for requests
 // in the reason is the surface's.
 func Check[R, P any](ps []Policy[R, P], requests string) (field, reason string) {
 	if len(ps) == 0 {

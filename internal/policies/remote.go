@@ -18,13 +18,13 @@ const (
 	afterwards = time.Second
 )
 
-// An Asked is what a Remote has said about a request.
+// An Asked is the answer of a Remote about a request.
 type Asked struct {
 	sluice.Decision
 	at time.Time // no later than the decision
 }
 
-// outliving returns a context that does not end with that of the request.
+// outliving returns a context that does not end with the request's.
 func outliving(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 }
@@ -103,7 +103,7 @@ func (j *Judgement[R, P]) takeBack(ctx context.Context) {
 	j.States = nil
 }
 
-// settleFar makes what the Remotes have charged final.
+// settleFar makes the charges of the Remotes final.
 func (j *Judgement[R, P]) settleFar(ctx context.Context, final int) {
 	ctx, cancel := outliving(ctx)
 	defer cancel()
@@ -121,7 +121,7 @@ func (j *Judgement[R, P]) settleFar(ctx context.Context, final int) {
 	}
 }
 
-// chargeMore charges n units; of a Remote that can only Take, what remains if that is less. It
+// chargeMore charges n units; of a Remote that can only Take, the remaining units if these are fewer. It
 // looks first then: a denial would count as one of the client's, and can block the key.
 func (e *Entry[R, P]) chargeMore(ctx context.Context, n int) {
 	if c, ok := e.Policy.Remote.(RemoteDebiter); ok {

@@ -18,7 +18,7 @@ func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
 	}
 }
 
-// settleNear is Settle for the Limiters, so that they need not remember what they have charged.
+// settleNear is Settle for the Limiters, so that they need not remember their charges.
 func (j *Judgement[R, P]) settleNear(final int) {
 	for i := range j.Entries {
 		j.Entries[i].reservation.Settle(final)

@@ -1,4 +1,4 @@
-// Package snapfile is the format of a limiter's snapshots. It knows bytes, and nothing of what words mean.
+// Package snapfile is the format of a limiter's snapshots. It knows bytes, and not the meaning of words.
 //
 // A snapshot is, in little endian:
 //
@@ -33,7 +33,7 @@ const (
 	Version = 4
 )
 
-// A Header says how the words of a section are to be read, and by what its keys have their limit.
+// A Header says how the words of a section are to be read, and where its keys have their limit from.
 type Header struct {
 	Algorithm                 uint8
 	Rate, Period, Burst, Soft int64
@@ -42,7 +42,7 @@ type Header struct {
 	Source
 }
 
-// A Source says by what the keys have their limit, and which it is, unless it is the limiter's.
+// A Source says where the keys have their limit from, and the limit, unless it is the limiter's.
 type Source struct {
 	Kind                               uint8
 	LimitRate, LimitPeriod, LimitBurst int64
@@ -124,7 +124,7 @@ func (out *Writer) Close() error {
 	return out.w.Flush()
 }
 
-// A Reader reads a snapshot. Its errors match ErrBad, or are those of the input.
+// A Reader reads a snapshot. Its errors match ErrBad, or are the input's.
 type Reader struct {
 	r     *bufio.Reader
 	sum   hash.Hash64

@@ -1,6 +1,6 @@
 // Package spacesaving counts the most frequent ids of a stream in bounded memory (Metwally,
 // Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in data
-// streams", 2005), and learns what they are called.
+// streams", 2005), and learns their names.
 package spacesaving
 
 import (
@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 )
 
-// MaxName bounds what a name takes, in bytes.
+// MaxName bounds the bytes of a name.
 const MaxName = 256
 
-// A Counter is what is known of an id.
+// A Counter is the count of an id.
 type Counter struct {
 	ID     uint64
 	Name   string
