@@ -154,3 +154,12 @@ func TestIPTiers_Errors(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, pass(t, policies, network(0)))
 }
+
+// TestIPTiers_AtOnce: a limit of units in use grows as a rate does, and stays one of units in use.
+func TestIPTiers_AtOnce(t *testing.T) {
+	policies, err := IPTiers(IPConfig{}, sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(10, time.Minute)}, 4)
+	require.NoError(t, err)
+	for i, want := range []string{"10 at once, lease 1m", "40 at once, lease 1m", "160 at once, lease 1m"} {
+		require.Equal(t, want, policies[i].Limiter.Config().Limit.String())
+	}
+}

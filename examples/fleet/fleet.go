@@ -30,7 +30,7 @@ func start(ctx context.Context, server string) (_ *fleet, err error) {
 	if f.dir, err = os.MkdirTemp("", "sluice-fleet-"); err != nil {
 		return nil, err
 	}
-	if f.binary, err = servers.BuildSluiced(f.dir); err != nil {
+	if f.binary, err = servers.BuildSluiced(f.dir); err != nil || ctx.Err() != nil {
 		return f, first(ctx, err)
 	}
 	rules := fmt.Sprintf("domain: fleet\ndescriptors:\n- {key: service, rate_limit: {unit: second, requests_per_unit: %d}}\n", limit)

@@ -201,6 +201,16 @@ func TestParseRule_IsTheInverseOfString(t *testing.T) {
 	}
 }
 
+// TestParseRule_UnitsInUse are no rate, whatever the algorithm.
+func TestParseRule_UnitsInUse(t *testing.T) {
+	for _, a := range Algorithms() {
+		_, err := ParseRule(a.String() + " 10 at once, lease 1m")
+		require.ErrorContains(t, err, `limit "10 at once, lease 1m" is of requests that run, and a log does not tell how long they did; want a count per time, as in 60/m`)
+	}
+	_, err := ParseLimit("0 at once, lease 1h")
+	require.Error(t, err)
+}
+
 func TestTimeline_KeepsEveryEventInItsColumn(t *testing.T) {
 	rng := seeded.Rand(t)
 	for range 200 {

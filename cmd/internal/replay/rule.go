@@ -77,11 +77,14 @@ func ParseAlgorithm(name string) (sluice.Algorithm, error) {
 }
 
 // ParseLimit is sluice.ParseLimit with an error that leaves it to the caller to
-// say who speaks.
+// say who speaks. It refuses limits of units in use, since logs do not tell how long requests ran.
 func ParseLimit(s string) (sluice.Limit, error) {
 	limit, err := sluice.ParseLimit(s)
 	if err != nil {
 		return limit, errors.New(strings.TrimPrefix(err.Error(), "sluice: "))
+	}
+	if limit == sluice.AtOnce(limit.Rate, limit.Period) {
+		return limit, fmt.Errorf("limit %q is of requests that run, and a log does not tell how long they did; want a count per time, as in 60/m", s)
 	}
 	return limit, nil
 }
