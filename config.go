@@ -132,7 +132,7 @@ const (
 	// do so for servers, and renew what runs. The Period is their TTL: units that are
 	// not given back, or renewed, come back by themselves, after one Period at the earliest and
 	// before the end of the second. A RetryAfter is the wait for these, so it is an upper bound. A key
-	// whose units are in use is never dropped for room: OverflowEvictSoonest does as OverflowDenyNew.
+	// whose units are in use is never dropped for room: OverflowEvictSoonest behaves like OverflowDenyNew.
 	InFlight
 )
 

@@ -130,8 +130,8 @@ func (l *Limiter) allowNew(p *policy, id uint64, now int64, cost int, seen gap) 
 	return out.allowed()
 }
 
-// decide charges a call, in every case, and reports whether the state of the key, or edge, admits
-// it. Unless d is nil it describes the decision in d, which is zero. (A Decision as a result would
+// decide charges a call, in every case, and reports whether it is
+// admitted. Unless d is nil it describes the decision in d, which is zero. (A Decision as a result would
 // be copied through memory in each frame.)
 func (k Key) decide(d *Decision, now int64, cost int) (allowed bool) {
 	now = max(now, 0)

@@ -54,7 +54,7 @@ func (d *directory[T]) tableOf(id uint64) *T { return d.places[d.place(id)].Load
 
 // A guide is the newest directory in a form where no load waits for another one: the number of its
 // places, and the address of the first. The two may come from two directories. Then the places are the
-// newer ones, and more than count, so each id has a place; but it can be the place of other ids. A call
+// newer ones, and more than count: the table found may belong to other ids. A call
 // that finds such a table may have to wait for the lock of the key's shard, once.
 type guide struct {
 	count  atomic.Uint64 // read first, and written last

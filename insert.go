@@ -131,8 +131,8 @@ func (st *store) markLocked(s *shard, id uint64) {
 // have been idle for the TTL. If it did not wait for the TTL, keys of a high rate that
 // are in constant use but idle between any two calls would be dropped and added
 // over and over (twice as slow on 1,000 busy keys). With keep, it drops no key:
-// else a TakeAll that adds several keys would lose the first ones, which are idle
-// until it charges them, to the growth for the last one, each time it tries.
+// else growing for the last key of a TakeAll would drop its first keys, which are idle
+// until it charges them.
 func (st *store) growLocked(s *shard, id uint64, now int64, keep bool) {
 	now = st.settled(now)
 	cutoff := now - st.ttl

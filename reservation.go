@@ -87,7 +87,7 @@ func (r *Reservation) Settle(actual int) {
 	}
 }
 
-// settleMore settles what Extend has charged, the newest units first, and returns what of the actual cost is left for
+// settleMore settles what Extend has charged, the newest units first, and returns the rest of the actual cost, for
 // the reservation's own units.
 func (r *Reservation) settleMore(actual int) int {
 	r.extending.Lock()

@@ -120,8 +120,7 @@ func (p *policy) needs(e state, now int64) int {
 	return int(min(p.rank(e, 0), math.MaxInt)) // at 0 all of it counts
 }
 
-// widest returns the largest count that words of p have bits for, if p can keep both counts of a
-// sliding window under from unchanged, whatever their sum is; else there is no such bound.
+// widest returns the largest count that words of p have bits for, if p keeps from's sliding windows; else MaxInt.
 // In wider words a charge would end with its window, although from charges the rest of it to
 // the next window.
 func (p *policy) widest(from *policy) int {

@@ -31,8 +31,8 @@ type transaction struct {
 	charges []Charge
 	same    chain            // nil if nothing walks through the charges of a key
 	each    []Decision       // where describeAll describes the first charges, or nil
-	space   []claim          // room for a claim of each charge. It and records can be on a stack, and so
-	n       int              // the number of claims, one a key, is kept in place of a slice of space
+	space   []claim          // room for a claim of each charge; a count in place of a slice
+	n       int              // the number of claims, one a key, lets space and records stay on the stack
 	records []*ledger.Record // of the claims' keys; as long as charges, or nil
 	locked  bool             // the records
 	looks   bool             // changes nothing: for PeekAll

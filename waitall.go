@@ -12,8 +12,8 @@ import (
 // WaitAll makes all of the charges for one turn, or none, and returns a reservation for each, in their
 // order, when the turn begins: LLM APIs, say, limit requests and tokens together. The turn is the
 // latest of the turns that Reserve would give for each key by itself. All charges are made at one
-// instant: no other call sees only a part of them. A caller that does not know better than its
-// charges need not settle the reservations, except for units of InFlight keys, which it gives back by them.
+// instant: no other call sees only a part of them. If the charges were exact, drop the
+// reservations, but give back units of InFlight keys by them.
 //
 // Charges for the same key add up, and have one turn; if their Keys bring different limits, all go by
 // the limit of the first. A charge that only Shadow lets pass has a reservation with WouldDeny and does not

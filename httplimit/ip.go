@@ -108,8 +108,8 @@ const (
 //     goes on for more than 32 trusted proxies or 4096 bytes. With RequireHeader, and on
 //     a Unix socket, also a trusted peer without the header.
 //
-// A header that is in disorder is not put down to the last address that was in order:
-// that is a proxy, and one client could use up its budget for all that it sends on its
+// A malformed header is never attributed to the last address that was in order:
+// that address is a proxy's, and one client could use up its budget for all that it sends on its
 // own. A client behind proxies that append in order cannot cause it. A trusted peer that
 // sends no header, or an empty one, speaks for itself, as health checks and internal
 // callers do; where a client could make a proxy drop the header (CVE-2022-31813), set

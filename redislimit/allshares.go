@@ -103,7 +103,7 @@ func (a *together) giveBack() {
 }
 
 // withoutRedis divides the units of chains and, under LocalShare, charges the shares, for all calls or for none. If for none,
-// denied is the first of work in the way.
+// denied is the index of the first denied call.
 func (a *together) withoutRedis() bool {
 	for range math.MaxInt16 { // a share may have less room by now than when it was looked at: another call has been admitted meanwhile
 		a.divide()

@@ -389,7 +389,7 @@ descriptors:
 	_, err := New(set, Config{Store: store})
 	var all *LoadError
 	require.ErrorAs(t, err, &all)
-	require.Equal(t, `test.yaml:3:24: d.a: soft: 1, which a store has no word for; want it deleted, or counts in memory
+	require.Equal(t, `test.yaml:3:24: d.a: soft: 1 is not supported with a store; want it deleted, or counts in memory
 test.yaml:5:24: d.c: count_denied: true with sliding-window, of which a store counts what is admitted; want it deleted, or counts in memory
 test.yaml:6:24: d.e: not 7`, err.Error())
 	require.Positive(t, store.opened)

@@ -71,7 +71,7 @@ func (r *Rule) unshared() error {
 	c := r.config
 	switch {
 	case c.Soft != 0:
-		return fmt.Errorf("soft: %d, which a store has no word for; want it deleted, or counts in memory", c.Soft)
+		return fmt.Errorf("soft: %d is not supported with a store; want it deleted, or counts in memory", c.Soft)
 	case r.limit > maxRequests:
 		return fmt.Errorf("requests_per_unit times scale is %d, of which a store counts at most %d; want a smaller scale, or counts in memory", r.limit, uint64(maxRequests))
 	case c.CountDenied && c.Algorithm != sluice.FixedWindow:

@@ -18,7 +18,7 @@ func TestCheck_Stored(t *testing.T) {
 		"b.yaml": "domain: e\nsluice: {atomic: true}\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5, algorithm: sliding-window}}\n",
 		"c.yaml": "domain: f\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 5, algorithm: sliding-log, count_denied: true}}\n",
 	})
-	soft := dir + "/a.yaml:3:24: d.k: soft: 1, which a store has no word for; want it deleted, or counts in memory\n"
+	soft := dir + "/a.yaml:3:24: d.k: soft: 1 is not supported with a store; want it deleted, or counts in memory\n"
 	denied := dir + "/c.yaml:3:24: f.k: count_denied: true with sliding-log, of which a store counts what is admitted; want it deleted, or counts in memory\n"
 	atomic := dir + "/b.yaml:1:9: e: atomic or then: keys under upstream's names are in many places, and cannot be counted all or none; want the store's own names\n"
 	for keys, want := range map[string]string{"sluice": soft + denied, "upstream": soft + atomic + denied} {

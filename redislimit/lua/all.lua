@@ -1,7 +1,9 @@
--- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, flags, and what the shape's own script takes. The flags are a
--- character from '0' on: whether it can stand in the way (0 no, 1, 2 without a block, or 3 but not for want of room); 4 more if its units are the rest of those of
--- the calls before it, or 8 more if they are the same as the call before has made; and 16 more if others follow whose units it decides, or 32 if it then takes as
--- many as there is room for. A key may come more than once: then the calls add up. Behind the keys come the two that keep the holds of each call whose letter is a
+-- All calls or none. KEYS[i] is the key of call i, ARGV[i] is packed: the letter of its shape, flags, and the arguments of the shape's own script. The flags are a
+-- character from '0' on, the sum of:
+--   0 to 3: it can deny the whole call: 0 no, 1 yes, 2 except by a block, 3 except for want of room
+--   4: its units are the rest of the calls before it    8: its units are the same as the call before has made
+--   16: it decides the units of calls behind it         32: and takes as many as there is room for
+-- A key may come more than once: then the calls add up. Behind the keys come the two that keep the holds of each call whose letter is a
 -- capital. There are functions here, since one script has all shapes.
 --
 -- The calls run one after another as they would by themselves, but on what they read only: what they

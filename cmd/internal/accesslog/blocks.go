@@ -19,7 +19,7 @@ const blockSize = 128 << 10
 
 var errTooLong = fmt.Errorf("longer than %d bytes", MaxLine)
 
-// Of these lines it is known what else they are.
+// These lines belong to other formats.
 const (
 	errCarriage = decisive(`carriage returns where line feeds should be: tr '\r' '\n' puts them right`)
 	errZipped   = decisive("gzip data behind lines of text: want one kind, as from zcat -f A.gz B")

@@ -21,7 +21,7 @@ type Call struct {
 // Took is how long the caller has waited.
 func (c *Call) Took() time.Duration { return c.Back.Sub(c.Sent) }
 
-// A Load is an open one: calls are due whatever becomes of others.
+// A Load is open-loop: calls start on schedule.
 type Load struct {
 	Rate int                             // calls a second
 	Next func(i int) (key, value string) // of call i

@@ -106,7 +106,7 @@ func (f Framework[H, M]) silence(t *testing.T) {
 	assert.Equal(t, []int{200}, *told)
 }
 
-// gone: a handler that gives up on a client that has gone has not succeeded.
+// gone: a request whose client has gone is no success.
 func (f Framework[H, M]) gone(t *testing.T) {
 	if f.Waits == nil {
 		return
