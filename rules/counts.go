@@ -6,14 +6,14 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// counts is what an Engine counts with: its memory, or a Store. The engine finds limits, and makes answers and statistics. Counts keep
+// counts are the counters of an Engine: its memory, or a Store. The engine finds limits, and makes answers and statistics. Counts keep
 // the counts of keys, their denied hits, the units that second budgets have charged, and the holds.
 type counts interface {
 	// open finds the counters of a set of rules; after an error nothing has changed. The engine calls commit, which puts the counters into
 	// the next generation, and after when that is in force, which closes the counters that no rule needs any more. known reports
 	// whether a domain has been in force lately.
 	open(set *Set, known func(domain string) bool) (commit func(*generation) (after func()), err error)
-	// forget drops what belongs to domains that are not known any longer.
+	// forget drops the state of domains that are not known any longer.
 	forget(known func(domain string) bool)
 
 	// do makes the calls of b, and fills in their answers. After an error some of the calls may have counted.
@@ -71,7 +71,7 @@ type call struct {
 	shadow   bool          // it stands in nobody's way
 	inFlight bool          // its units are in flight
 	idle     bool          // a call about a hold that asks for nothing here, or has been made before
-	debt     uint64        // the most that a settlement charges beyond what was held
+	debt     uint64        // the most that a settlement charges beyond the hold
 	second   *secondBudget // nil for none
 
 	// The answer.
@@ -84,17 +84,17 @@ type call struct {
 	absorbed uint64          // hits of GiveBack that have given nothing back
 	unmade   uint64          // of a hold that was denied: hits that decision has as taken, although they are not
 
-	made bool // of a Store: charged together with the others
+	made bool // of a Store: charged together with the other calls
 
 	// Of memory, while calls are made together.
 	from, to int    // its charges in batch.charges
 	later    bool   // made by itself, after another charge of its key
-	lacking  bool   // it keeps others from being charged
+	lacking  bool   // it keeps other calls from being charged
 	asked    uint64 // its hits, and the hits of its key before it that fit
 	after    uint64 // units of its key that were charged behind it
 }
 
-// A secondBudget is charged with what the first one of a call has no room for.
+// A secondBudget is charged the hits that the first budget of a call has no room for.
 type secondBudget struct {
 	counter  StoreCounter
 	id       uint64

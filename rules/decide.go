@@ -23,7 +23,7 @@ type Descriptor struct {
 	Entries []Entry
 	// Hits is how many hits the call counts for here; nil means Request.Hits. 0 only looks: a window
 	// passes up to its limit, even if it is full, and a limiter passes if it would admit one unit. A number above
-	// 2^32 counts as 2^32, and for a limit above 2^32 as what is 2^32 above the limit.
+	// 2^32 counts as 2^32, and for a limit above 2^32 as 2^32 above the limit.
 	Hits *uint64
 	// Refund gives back the hits that the call would count: at most the hits that a window still holds, or that
 	// the key of a limiter still owes. Envoy sends refunds for denied calls, too, and does not say for which calls a
@@ -146,8 +146,8 @@ type work struct {
 	scale   uint64 // units in one of Status.Requests
 	series  *series
 	offset  int64
-	debt    uint64 // the most that a settlement charges beyond what was held
-	named   int    // so many entries of the descriptor name what is held, and the others are counts for weights
+	debt    uint64 // the most that a settlement charges beyond the hold
+	named   int    // so many entries of the descriptor name the hold, and the rest are counts for weights
 	counts  bool   // denied hits count; else counter is a limiter
 	refund  bool
 	limited bool
@@ -322,7 +322,7 @@ func (d *domainState) id(r *Rule, entries []Entry) uint64 {
 }
 
 // replace lifts the limits of rules that other rules of the request replace. A rule that is replaced
-// itself still replaces others. A rule without a limit cannot be replaced.
+// itself still replaces other rules. A rule without a limit cannot be replaced.
 func (resp *Response) replace() {
 	for i := range resp.Statuses {
 		by := resp.Statuses[i].Rule
@@ -345,7 +345,7 @@ func (resp *Response) replace() {
 }
 
 // refuse answers the descriptors whose counts are no numbers: nothing is counted for them, and they are denied, since
-// proxies pass on a call that is refused with an error. Where calls are counted all or none, the others count nothing either.
+// proxies pass on a call that is refused with an error. Where calls are counted all or none, its other calls count nothing either.
 func (resp *Response) refuse(together bool) {
 	denied := false
 	for i := range resp.work {

@@ -18,9 +18,9 @@ type Config struct {
 	Clock sluice.Clock
 
 	// MaxKeys bounds the tracked keys, for each unit by itself, and for each rule with a limiter of its
-	// own. Overflow says what happens when there are more. Both mean the same as in sluice.Config,
+	// own. Overflow decides on new keys when there are more. Both mean the same as in sluice.Config,
 	// and hold for domains that do not set their own. MaxKeys also bounds the keys with denied hits that wait for
-	// their refund, for all domains together; see Stats.Unrecorded for what happens when there are more.
+	// their refund, for all domains together; see Stats.Unrecorded for the effect when there are more.
 	MaxKeys  int
 	Overflow sluice.Overflow
 
@@ -37,7 +37,7 @@ type Config struct {
 	Shadow bool
 	// Quota makes all descriptors quotas, also those without a rule. Descriptors with an unlimited rule are no quotas.
 	Quota bool
-	// MaxHolds bounds the limits that are held at the same time in the engine's memory, and those of Extends: a hold of three
+	// MaxHolds bounds the limits that are held at the same time in the engine's memory, Extends included: a hold of three
 	// limits counts as three. Half of it is divided evenly among the domains with rules, the rest is for whoever comes first.
 	// Hold and Extend return ErrManyHolds for more. Each domain remembers as many ends of holds as its even part of MaxHolds.
 	// 0 means 100,000; a hold of one limit takes some 450 bytes, and its end 180, with its id. A Store has bounds of its own.

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Explain says in plain words what a request costs by weights, scale and then, with an example: FILE:LINE, the rule and a
+// Explain tells in plain words the cost of a request by weights, scale and then, with an example: FILE:LINE, the rule and a
 // sentence. It is empty for a rule without these.
 func (r *Rule) Explain() string {
 	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.config.Algorithm != sluice.InFlight {

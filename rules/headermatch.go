@@ -16,7 +16,7 @@ type HeaderMatcher struct {
 	Name string
 
 	fits           func(value string) bool // nil for present
-	present        bool                    // what a matcher without a condition on the value wants
+	present        bool                    // for a matcher without a condition on the value
 	invert         bool
 	missingIsEmpty bool
 }
@@ -71,7 +71,7 @@ func (l *loader) headerMatcher(n *yaml.Node, path string) HeaderMatcher {
 	return m
 }
 
-// condition reads what a matcher wants of the header, and reports whether the field is that.
+// condition reads the condition of a matcher on the header, and reports whether the field is one.
 func (l *loader) condition(f field, m *HeaderMatcher, path string) bool {
 	switch f.name {
 	case "present_match":

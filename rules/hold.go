@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// A Hold is units that a call is charged before it knows what it will need: Engine.Hold charges an estimate,
-// Engine.Extend charges more, and Engine.Settle replaces all of it by what was used. A call of one of these has a Hold
+// A Hold is units that a call is charged before it knows its need: Engine.Hold charges an estimate,
+// Engine.Extend charges more, and Engine.Settle replaces all of it by the units used. A call of one of these has a Hold
 // of its own. It may be changed once the method has returned.
 type Hold struct {
-	// Request is the call that the hold is for. Its hits are the estimate in Hold, what is to be added in Extend, and
-	// what was used in Settle. Extend, Settle and Release want the descriptors of the Hold again, in its order.
+	// Request is the call that the hold is for. Its hits are the estimate in Hold, the units to add in Extend, and
+	// the units used in Settle. Extend, Settle and Release want the descriptors of the Hold again, in its order.
 	Request Request
 	// ID names the hold in its domain: 1 to 128 visible characters of ASCII. The client chooses it, so that it can
 	// repeat a call whose answer it has not got. If it is empty, Engine.Hold puts in 128 random bits, as text.
@@ -23,8 +23,8 @@ type Hold struct {
 	// TTL is how long after Hold, and after each Extend that was admitted, the hold lapses, if nobody settles it. 0
 	// means 10 minutes. More than Config.MaxHoldTTL counts as that.
 	TTL time.Duration
-	// GiveBack says what happens then: false means that its units are spent, true that they are given back. It
-	// is that of Engine.Hold; the others ignore it.
+	// GiveBack decides on its units then: false means that they are spent, true that they are given back. It
+	// is for Engine.Hold; the other calls ignore it.
 	GiveBack bool
 	// Step names an Extend in its hold, so that it can be repeated: an Extend of a step that was admitted charges nothing
 	// and is answered as admitted. Up to 128 bytes; an Extend without one is new each time.
@@ -58,12 +58,12 @@ const (
 // there is room to remember it, any request gets ErrEndedHold. A denial and a hold that has lapsed are not remembered: the request
 // is then judged anew.
 //
-// Open holds survive Swap: what the rules still limit is settled, and the units of a limit that they have lost stay until
+// Open holds survive Swap: limits that the rules still have are settled, and the units of a limit that they have lost stay until
 // the hold's TTL. They do not survive the process: in a Snapshot, and after a restart, their units are spent. With a
 // Store any engine can settle a hold, as long as its rules find the same limits; ErrNoHolds says that the Store is no
 // HoldStore.
 //
-// MEANING.md lists what each call about a hold does.
+// MEANING.md lists the effect of each call about a hold.
 func (e *Engine) Hold(h *Hold, resp *Response) error {
 	if h.ID == "" {
 		h.ID = rand.Text()
@@ -129,7 +129,7 @@ func (resp *Response) answerHeld(i int) {
 	if b.again {
 		w.hits = 0
 	}
-	if w.answered(st, c); c.idle || !b.denied && !w.shadow { // hits that came since must not deny what is held
+	if w.answered(st, c); c.idle || !b.denied && !w.shadow { // hits that came since must not deny the hold
 		st.Code, st.Over, st.RetryAfter = OK, false, 0
 	}
 	switch {
@@ -156,9 +156,9 @@ func (e *Engine) watchedOnly(err error) error {
 // lapsed. It is ErrNotHeld if there is no such hold.
 func (e *Engine) Extend(h *Hold, resp *Response) error { return e.chargeFor(h, resp, extending) }
 
-// Settle ends a hold: the hits of the request are what was used in all, estimate and extensions together. What has
-// been held beyond that is given back, as far as it would still be there if it had not been held; what was used
-// beyond it is charged, above the limit if it must be, and up to max_debt of the rule: see Hold.Capped and
+// Settle ends a hold: the hits of the request are the hits used in all, estimate and extensions together. Hits
+// held beyond that are given back, as far as they would still be there without the hold; hits used
+// beyond it are charged, above the limit if it must be, and up to max_debt of the rule: see Hold.Capped and
 // sluice.Reservation.Settle.
 //
 // It is ErrNotHeld if there is no such hold: it was settled with other numbers, it has lapsed, it has never been, or it is
@@ -237,7 +237,7 @@ func (e *Engine) holdable(resp *Response) error {
 	return nil
 }
 
-// hitsUse says what the hits of a request stand for.
+// hitsUse gives the hits of a request their meaning.
 type hitsUse uint8
 
 const (

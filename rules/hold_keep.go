@@ -13,7 +13,7 @@ import (
 // holds are the holds in memory, open ones and those whose end is remembered.
 //
 // Nothing runs beside the calls. A hold lapses at a call of the engine from the end of its TTL on: next says when. A call ends
-// at most lapseBatch of what is due, so that no call waits for all of them; a call about a hold that is due ends it first.
+// at most lapseBatch of the holds that are due, so that no call waits for all of them; a call about a hold that is due ends it first.
 type holds struct {
 	next atomic.Int64 // when the first hold ends, or is forgotten
 
@@ -22,7 +22,7 @@ type holds struct {
 	ends    holdHeap
 	open    int // of ends
 	pooled  int // limits that domains hold beyond reserve
-	reserve int // limits that each domain can hold whatever the others hold
+	reserve int // limits that each domain can hold whatever other domains hold
 	pool    int // limits that all can hold beyond that
 	most    int // ends that a domain remembers
 
@@ -35,17 +35,17 @@ const lapseBatch = 1024
 // domainHolds are the holds of a domain.
 type domainHolds struct {
 	byID   map[string]*hold
-	limits int     // held, those of Extends again
+	limits int     // held, Extends counted again
 	ended  []*hold // in the order of their ends; some are gone
 }
 
 // hold is a hold in memory.
 type hold struct {
 	of       *domainHolds
-	id       string // "" for what the rules have lost of a hold that was settled
+	id       string // "" for units of a settled hold in limits that the rules have lost
 	request  uint64 // hash of the request that it was made for
-	names    uint64 // hash of what names it
-	actual   uint64 // hash of what was used, once it is ended
+	names    uint64 // hash of its descriptors
+	actual   uint64 // hash of the hits used, once it is ended
 	end      int64  // when it lapses, or is forgotten
 	index    int    // in the heap
 	taken    int    // limits of domainHolds.limits
@@ -56,7 +56,7 @@ type hold struct {
 	steps    map[uint64]bool // hashes of Steps
 }
 
-// heldLimit is what is held of one limit.
+// heldLimit are the units held in one limit.
 type heldLimit struct {
 	at           int // index of the descriptor
 	id           uint64
@@ -85,7 +85,7 @@ func (h *holdHeap) Pop() any {
 	return last
 }
 
-// share divides most limits among the domains of a set of rules: half of them evenly, the others to whoever comes first.
+// share divides most limits among the domains of a set of rules: half of them evenly, the rest to whoever comes first.
 func (s *holds) share(most, domains int) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -140,7 +140,7 @@ func (s *holds) find(t *holdTerms, now int64) *hold {
 	return known
 }
 
-// remember keeps the end of a hold, and of its data what a repeated call is compared with.
+// remember keeps the end of a hold, and the data that a repeated call is compared with.
 func (s *holds) remember(h *hold, now int64) {
 	s.take(h, -h.taken)
 	s.open--
@@ -153,7 +153,7 @@ func (s *holds) remember(h *hold, now int64) {
 	}
 }
 
-// lapseSome ends what is due, but not all of it at once. It does nothing while another call is about holds, which does it itself.
+// lapseSome ends holds that are due, but not all at once. It does nothing while another call works on holds, which does so itself.
 func (m *memory) lapseSome(now int64) {
 	if s := &m.holds; s.mutex.TryLock() {
 		s.lapse(now)
@@ -161,7 +161,7 @@ func (m *memory) lapseSome(now int64) {
 	}
 }
 
-// lapse ends the holds whose time has come, and forgets others, until that was work enough.
+// lapse ends the holds whose time has come, and forgets ended ones, until that was work enough.
 func (s *holds) lapse(now int64) {
 	for work := 0; work < lapseBatch && len(s.ends) > 0 && s.ends[0].end <= now; {
 		work += s.pass(s.ends[0], lapseBatch-work)
@@ -219,7 +219,7 @@ func (s *holds) wake() {
 	s.next.Store(next)
 }
 
-// detach takes a key out of all holds of a domain: what they hold of it is gone.
+// detach takes a key out of all holds of a domain: their units of it are gone.
 func (s *holds) detach(domain string, c *call) {
 	of := s.domains[domain]
 	if of == nil {

@@ -59,7 +59,7 @@ func (b *batch) standAgain() {
 	}
 }
 
-// add keeps what has been charged for the hold.
+// add keeps the charges for the hold.
 func (h *hold) add(b *batch, made [][]*sluice.Reservation) {
 	for i := range h.limits {
 		l := &h.limits[i]
@@ -208,7 +208,7 @@ func (c *call) answerHold(now int64, stop bool, all sluice.AllDecision, each []s
 		c.counted(c.here().count(c.at().TakeAt(now, 0).Remaining), c.left(now))
 	case c.counts && c.shadow:
 		c.counted(c.here().count(shadow[0].Remaining), c.left(now))
-	case c.counts: // as it was with the charge: hits that came since must not deny what is held
+	case c.counts: // as it was with the charge: hits that came since must not deny the hold
 		c.counted(c.here().count(each[c.from].Remaining), c.left(now))
 	case c.shadow && !stop:
 		c.decision, c.over = shadow[0], !shadow[0].Allowed
@@ -257,7 +257,7 @@ func (m *memory) settle(t *holdTerms, b *batch) error {
 	return nil
 }
 
-// settle replaces what is held by what was used, but charges at most debt beyond it. What was used counts against the
+// settle replaces the units held by the units used, but charges at most debt beyond them. Used units count against the
 // oldest charges, so the units of the latest are given back, which are most likely to be there still.
 func (l *heldLimit) settle(used, debt uint64) (capped bool) {
 	if l.inFlight { // what has ended uses nothing
@@ -285,7 +285,7 @@ func (l *heldLimit) settle(used, debt uint64) (capped bool) {
 }
 
 // renew keeps the units in flight, which lapse a Period of their limit after their charge at the earliest, for another
-// one. Those that have lapsed are not taken again: others may have them.
+// one. Lapsed units are not taken again: other holds may have them.
 func (h *hold) renew() {
 	for i := range h.limits {
 		if l := &h.limits[i]; l.inFlight {

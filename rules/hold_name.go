@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 )
 
-// What names a hold beside its id, what its request is, and what was used, as bytes: in memory and in a Store the same bytes
+// The names of a hold beside its id, its request, and the hits used, as bytes: in memory and in a Store the same bytes
 // are compared, as hashes.
 
 // names is the descriptors of a call about a hold, without the counts for weights.
@@ -24,7 +24,7 @@ func (h *Hold) names(resp *Response) []byte {
 	return b
 }
 
-// request is what a repeated Hold has in common with the first one, behind its names.
+// request is the part that a repeated Hold shares with the first one, behind its names.
 func (h *Hold) request(names []byte) []byte {
 	b := binary.AppendUvarint(names, uint64(h.Request.Hits))
 	for i := range h.Request.Descriptors {
@@ -51,7 +51,7 @@ func appendEntries(b []byte, entries []Entry) []byte {
 	return b
 }
 
-// usage is what a Settle says was used.
+// usage are the hits that a Settle says were used.
 func (resp *Response) usage() (b []byte) {
 	for i := range resp.work {
 		b = binary.AppendUvarint(b, resp.work[i].hits)

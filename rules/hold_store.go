@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A HoldStore is a Store that keeps holds: units that a call is charged before it knows what it will need. A hold is
+// A HoldStore is a Store that keeps holds: units that a call is charged before it knows its need. A hold is
 // of several keys. Each key knows it by its id, so that any engine can settle it, by the id and the same calls.
 //
 // The methods make all calls or none. All calls of one method are of different keys, or of different counters. The
 // result of each call is filled in as DecideAll fills it in. A call of a limit without StoreLimit.Atomic may have a
-// key that cannot be reached together with the others: the error then says so, and nothing has been done.
+// key that cannot be reached together with the other keys: the error then says so, and nothing has been done.
 //
 // After another error the outcome is unknown. The engine's caller repeats the method then, with the same id: the
 // methods must do nothing twice.
@@ -26,8 +26,8 @@ type HoldStore interface {
 	// remembered. The error is ErrManyHolds if a key has no room for more holds.
 	Hold(terms HoldTerms, calls []StoreCall) (HoldResult, error)
 
-	// Settle ends the hold. Hits is what has been used of each key. What has been held beyond it is given back
-	// as far as it would still be there without the hold; what has been used beyond what was held is charged, above
+	// Settle ends the hold. Hits are the hits used of each key. Hits held beyond that are given back
+	// as far as they would still be there without the hold; hits used beyond the hold are charged, above
 	// the limit if it must be, up to StoreCall.Debt. A key of a limit of units in flight gets all of its units back, whatever
 	// Hits says.
 	//
@@ -48,11 +48,11 @@ type HoldTerms struct {
 	// Domain and ID name the hold. ID is 1 to 128 bytes of ASCII, visible and without spaces. Names is a digest of the descriptors
 	// that the hold is of: 32 characters of hexadecimal.
 	Domain, ID, Names string
-	// Digest is a digest of the hits of all descriptors, those without a limit too: of the request in Hold, and of what was used
+	// Digest is a digest of the hits of all descriptors, descriptors without a limit too: of the request in Hold, and of the hits used
 	// in Settle.
 	Digest uint64
 	// TTL is how long after Hold, or after the last Extend, a hold lapses that is not settled. Its units are then
-	// spent, or if GiveBack is true are given back as Settle does with 0. GiveBack is that of the Hold: Settle and
+	// spent, or if GiveBack is true are given back as Settle does with 0. GiveBack is the Hold's: Settle and
 	// Extend ignore it.
 	TTL      time.Duration
 	GiveBack bool
@@ -73,9 +73,9 @@ type HoldResult struct {
 var (
 	// ErrNotHeld: there is no such hold. It has been settled, it has lapsed, or it has never been.
 	ErrNotHeld = errors.New("rules: there is no such hold: it has been settled, has lapsed, or has never been")
-	// ErrEndedHold: the id is that of a hold that was settled or released.
+	// ErrEndedHold: the id is of a hold that was settled or released.
 	ErrEndedHold = errors.New("rules: the hold of this id has ended; want an id of its own for each call")
-	// ErrOtherHold: the id is that of a hold of another request.
+	// ErrOtherHold: the id is of a hold of another request.
 	ErrOtherHold = errors.New("rules: the id of the hold is that of another request; want an id of its own for each")
 	// ErrManyHolds: there is no room for another hold.
 	ErrManyHolds = errors.New("rules: there is no room for another hold until one is settled or lapses")

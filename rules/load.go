@@ -30,7 +30,7 @@ type Problem struct {
 	File         string
 	Line, Column int    // from 1
 	Path         string // the rule, "domain.key_value.key"; empty outside of rules
-	Message      string // what is wrong, and what would be accepted
+	Message      string // the mistake, and a value that would be accepted
 	Warning      bool   // the file loads all the same
 }
 

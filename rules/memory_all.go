@@ -50,7 +50,7 @@ func (m *memory) together(b *batch) {
 			if c.op != GiveBack {
 				m.denied(c, b.now, 0, c.hits)
 			}
-		case c.later: // not before what TakeAll has charged
+		case c.later: // not before the charges of TakeAll
 			m.one(c, m.config.Clock.Now(), c.hits)
 		default:
 			m.one(c, b.now, c.hits)
@@ -119,7 +119,7 @@ func (b *batch) roomBeside(n int, key sluice.Key) uint64 {
 	return room - min(room, b.taken(n, key))
 }
 
-// taken is what the first n calls charge a key, without those that lack room.
+// taken are the charges of the first n calls for a key, without calls that lack room.
 func (b *batch) taken(n int, key sluice.Key) (sum uint64) {
 	for i := range n {
 		if c := &b.calls[i]; !c.lacking {
@@ -129,7 +129,7 @@ func (b *batch) taken(n int, key sluice.Key) (sum uint64) {
 	return sum
 }
 
-// noteAfter notes what was charged behind each call: its answer tells how its keys stood before.
+// noteAfter notes the charges behind each call: its answer tells how its keys stood before.
 func (b *batch) noteAfter() {
 	for i := range b.calls {
 		c := &b.calls[i]
@@ -147,7 +147,7 @@ func (b *batch) noteAfter() {
 	}
 }
 
-// costOf is what charges charge a key.
+// costOf is the sum of charges for a key.
 func costOf(charges []sluice.Charge, key sluice.Key) (sum uint64) {
 	for i := range charges {
 		if charges[i].Key == key {

@@ -51,7 +51,7 @@ func (c *call) fitsBoth() bool {
 	return c.hits <= uint64(a.Remaining)+uint64(b.Remaining)
 }
 
-// standBoth fills in how both budgets stand, without what was charged behind the call.
+// standBoth fills in how both budgets stand, without the charges behind the call.
 func (c *call) standBoth() {
 	s := c.second
 	c.decision, s.decision = c.at().Peek(0), s.at().Peek(0)

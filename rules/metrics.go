@@ -45,7 +45,7 @@ var (
 		unrecordedMetric, requestsMetric, generationMetric, keysMetric, evictedMetric, untrackedMetric, unknownMetric, shadowedMetric}
 )
 
-// Metrics returns what the engine counts, for promsluice, otelsluice or another translator: the series of `sluiced serve`, whose
+// Metrics returns the counts of the engine, for promsluice, otelsluice or another translator: the series of `sluiced serve`, whose
 // dashboard and alerts, in the folder deploy, serve here, too.
 //
 //	sluice.hits                  by domain, rule and outcome: hits within a limit, or unlimited; near it; over it, and denied;
@@ -73,7 +73,7 @@ func (e *Engine) Metrics() metrics.Set {
 	return metrics.Set{Descs: engineMetrics, Read: r.read}
 }
 
-// A metricsReader remembers what it has told, so that no counter goes down.
+// A metricsReader remembers the values that it has told, so that no counter goes down.
 type metricsReader struct {
 	engine *Engine
 	mutex  sync.Mutex

@@ -331,7 +331,7 @@ var configFields = map[string]string{
 	"Offset": "offset", "Soft": "soft", "BlockFor": "block_for", "CountDenied": "count_denied", "Algorithm": "algorithm",
 }
 
-// atOnceFields are the keys beside at_once that say the same as others.
+// atOnceFields are the keys for at_once and lease in the place of other keys.
 var atOnceFields = map[string]string{"requests_per_unit": "at_once", "period": "lease"}
 
 func (r *rateLimitReader) configError(err error) {

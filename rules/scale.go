@@ -9,7 +9,7 @@ import (
 // maxScale is the most that scale can be.
 const maxScale = 1_000_000_000
 
-// debtTimes is how many times its limit a rule lets one settlement charge beyond what was held, without max_debt. So many
+// debtTimes is how many times its limit a rule lets one settlement charge beyond the hold, without max_debt. So many
 // times more than the whole limit is a mistake of who counts, rather than use; and it is paid off in so many periods.
 const debtTimes = 10
 
@@ -18,14 +18,14 @@ func (o *rateLimit) defaultDebt(burst uint64) uint64 {
 	return min(max(o.limit, burst), math.MaxInt64/debtTimes) * debtTimes
 }
 
-// checkMaxDebt refuses a bound on what units in flight never owe.
+// checkMaxDebt refuses a bound on debts of units in flight, which never owe.
 func (r *rateLimitReader) checkMaxDebt() {
 	if f, ok := r.by.get("max_debt"); ok && r.algorithm == sluice.InFlight {
 		r.errorAt(f.value, r.path, "max_debt and algorithm: in-flight are both given, but what has ended uses nothing; want max_debt deleted")
 	}
 }
 
-// inUnits multiplies what is given in the place of requests_per_unit by scale. It returns false if a number then does not
+// inUnits multiplies the numbers in requests_per_unit by scale. It returns false if a number then does not
 // fit in an int.
 func (r *rateLimitReader) inUnits() bool {
 	o := &r.out
@@ -58,5 +58,5 @@ func (w *work) bound() {
 	w.hits = min(w.hits, most)
 }
 
-// whole returns units as Status.Remaining has them: what is no whole one of Requests is not there.
+// whole returns units as Status.Remaining has them: rounded down to whole Requests.
 func (w *work) whole(units uint64) uint32 { return uint32(min(units/w.scale, math.MaxUint32)) }

@@ -158,7 +158,7 @@ func Restore(set *Set, c Config, r io.Reader) (*Engine, error) {
 func (e *Engine) Unrestored() []string { return slices.Clone(e.unrestored) }
 
 // restoreMoved restores domains that have got counters of their own since the Snapshot, or have lost them.
-// The keys of a domain cannot be told from others'. So a domain that leaves the shared counters takes all their keys
+// The keys of a domain cannot be told from other domains' keys. So a domain that leaves the shared counters takes all their keys
 // along; the keys of other domains become idle in time. It does not take them if they would keep its own
 // new keys out.
 func (e *Engine) restoreMoved(sections map[string][]byte) error {

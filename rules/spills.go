@@ -6,7 +6,7 @@ import (
 )
 
 // spills are the units that keys have taken from their second budgets. What is given back is theirs first. So the second budget
-// never gets more back than was taken from it for the key, and never what other calls have taken. The lock of the key guards its
+// never gets more back than was taken from it for the key, and never units that other calls have taken. The lock of the key guards its
 // shard. If there is no room for a key, all that it gives back goes to its first budget.
 type spills struct {
 	most   int // keys of a shard

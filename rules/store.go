@@ -12,10 +12,10 @@ import (
 // the statistics and the answers. A Store only counts, and says how a key stands.
 //
 // It is safe for concurrent use. Its calls return within a time that the Store bounds itself. Package countertest has the suite that
-// a Store must pass, and MEANING.md what each call means.
+// a Store must pass, and MEANING.md the meaning of each call.
 type Store interface {
 	// Open returns the counter of a limit. The counter is closed when no rule needs it any more. Limits that differ only
-	// in Limit count the same keys together, in this process and in others. An error says why the limit cannot be kept.
+	// in Limit count the same keys together, in this process and in other processes. An error says why the limit cannot be kept.
 	Open(StoreLimit) (StoreCounter, error)
 
 	// Decide makes calls in their order, judges each by itself, and fills in their results. After an
@@ -40,13 +40,13 @@ type StoreLimit struct {
 	// Decide for a call with a StoreCall.Second.
 	Domain string
 	Atomic bool
-	// Second is true for the limit of a StoreSecond. Its keys have counts apart from those of other limits. Calls of it alone
+	// Second is true for the limit of a StoreSecond. Its keys have counts apart from other limits'. Calls of it alone
 	// have these counts, too.
 	Second bool
 	// Override is true for limits that come with requests: see StoreCall.Limit. They count in the windows of rules of
 	// the same period, and have denials of their own.
 	Override bool
-	// Admitted is true for windows in which denied hits never count, as those of rules with count_denied: false. They are apart from
+	// Admitted is true for windows in which denied hits never count, as in rules with count_denied: false. They are apart from
 	// windows in which denied hits count.
 	Admitted bool
 	// Algorithm, Limit, Offset and BlockFor are the rule's; see sluice.Config. FixedWindow without BlockFor counts in
@@ -93,10 +93,10 @@ type StoreCall struct {
 	// the same period.
 	Limit sluice.Limit
 
-	// Debt is, for HoldStore.Settle, the most hits that are charged beyond what was held.
+	// Debt is, for HoldStore.Settle, the most hits that are charged beyond the hold.
 	Debt uint64
 
-	// Second, unless its Counter is nil, is a second budget of the call, for what Counter has no room for: see there.
+	// Second, unless its Counter is nil, is a second budget of the call, for the hits that Counter has no room for: see there.
 	Second StoreSecond
 
 	// Count is how many hits the key's window has after the call; from a lease, as far as is known. Only for windows.
@@ -118,15 +118,15 @@ type StoreCall struct {
 
 // A StoreSecond is the second budget of a StoreCall. Both are counted in one step:
 //
-//   - CountFitting counts in the first limit as many of the hits as it has room for, and the others in the second. If that has no
+//   - CountFitting counts in the first limit as many of the hits as it has room for, and the rest in the second. If that has no
 //     room for them, it counts none.
 //   - GiveBack, after what is Absorbed, gives back to the second limit as many hits as calls with this Counter and Key of both have
-//     counted in it, less what they have been given back, as far as the second limit still knows them. The others go to the first.
+//     counted in it, less what they have been given back, as far as the second limit still knows them. The rest goes to the first.
 //   - Look tells how both stand. Deny is of the first, and is always noted.
 //
 // Then both Decisions say how the keys stand, as after a Peek of 0, except that Decision.Allowed says whether there is room
 // for the hits in both together, or for 0 hits whether one of them has room for one. If there is not, Decision.RetryAfter is when
-// the first limit has room for all of the hits, and Second.Decision.RetryAfter when the second has room for the others, or 0 if that is not known.
+// the first limit has room for all of the hits, and Second.Decision.RetryAfter when the second has room for the rest, or 0 if that is not known.
 type StoreSecond struct {
 	Counter  StoreCounter // of a StoreLimit with Second
 	Key      string

@@ -93,7 +93,7 @@ func (b *batch) clear() {
 func (b *batch) of(i int) *call { return &b.calls[b.asked[i].at] }
 
 // all makes all calls or none. A rule in shadow mode never stands in the way: its window counts all hits, and its
-// limiter counts the hits that fit, after the others have been counted.
+// limiter counts the hits that fit, after all other calls.
 func (s *stored) all(b *batch) error {
 	var later []int
 	for i := range b.asked {
@@ -216,7 +216,7 @@ func (c *call) fits(told *StoreCall) bool {
 	return told.Decision.Allowed && (c.hits > 0 || c.counts || c.second != nil || told.Decision.Remaining > 0)
 }
 
-// roomOf is the room for a call, from what the Store has told without making it.
+// roomOf is the room for a call, from the answer of a Store that has not made it.
 func (c *call) roomOf(told *StoreCall) uint64 {
 	d := &told.Decision
 	switch {
@@ -224,7 +224,7 @@ func (c *call) roomOf(told *StoreCall) uint64 {
 		return c.limit - min(told.Count, c.limit)
 	case c.second != nil:
 		return uint64(d.Remaining) + uint64(told.Second.Decision.Remaining)
-	case d.Allowed: // it tells what the hits would leave
+	case d.Allowed: // it tells the rest that the hits would leave
 		return uint64(d.Remaining) + told.Hits
 	}
 	return uint64(d.Remaining)

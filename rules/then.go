@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// A rule with then has a second budget, which is charged with what the first one has no room for. What counts charges both in one step.
+// A rule with then has a second budget, which is charged the hits that the first one has no room for. The counts charge both in one step.
 
 // linkSeconds finds the rules that then names. It is called when all files have been read.
 func (l *loader) linkSeconds() {
@@ -99,7 +99,7 @@ func keysOf(levels []*node) string {
 	return strings.Join(keys, ", ")
 }
 
-// checkThen refuses what a rule with then cannot keep.
+// checkThen refuses settings that a rule with then cannot keep.
 func (r *rateLimitReader) checkThen() {
 	if r.out.then == "" {
 		return

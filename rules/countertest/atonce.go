@@ -72,7 +72,7 @@ func runAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 func takesAtOnce(t *testing.T, fresh func(t *testing.T) Counts) {
 	for _, row := range []struct {
 		descriptor string
-		most, room int64 // hits of a call, and what the limit has
+		most, room int64 // hits of a call, and of the limit
 	}{
 		{"w=u", 1, 100}, // denied hits count in it, so that a call for more would leave units that nobody has
 		{"f=u", 1, 100}, {"n=u", 3, 100}, {"g=u", 3, 10}, {"k=u", 3, 10}, {"s=u", 3, 10}, {"l=u", 3, 10}, {"i=u", 3, 5},
@@ -150,7 +150,7 @@ func (d *driver) atOnce(t *testing.T, f func(r *rand.Rand, process int)) {
 	all.Wait()
 }
 
-// told makes a call, and returns its outcome without what remains.
+// told makes a call, and returns its outcome without Remaining.
 func (d *driver) told(process int, format string, of ...any) string {
 	c, err := parseCall(fmt.Sprintf(format, of...))
 	if err != nil {
@@ -185,7 +185,7 @@ func (d *driver) expect(t *testing.T, line, want string) {
 // patience is how long counts may take to answer again once they can be reached.
 const patience = 30 * time.Second
 
-// runCutOff makes calls while the counts cannot be reached, and looks at what is left of them.
+// runCutOff makes calls while the counts cannot be reached, and looks at their effects.
 func runCutOff(t *testing.T, fresh func(t *testing.T) Counts) {
 	c := fresh(t)
 	if c.Cut == nil {

@@ -1,5 +1,5 @@
 // Package countertest is the suite that every implementation of counts runs: the memory of an engine, package rulestore,
-// and whoever implements rules.Store. MEANING.md of package rules says what each call means; here the same is a table of
+// and whoever implements rules.Store. MEANING.md of package rules gives the meaning of each call; here the same is a table of
 // cases with their numbers (cases.txt), and an exact model with which random histories are compared.
 //
 //	func TestStore(t *testing.T) {
@@ -49,7 +49,7 @@ type Counts struct {
 	Cut func() (mend func())
 }
 
-// An Operation is a part of what counts do that not all counts have.
+// An Operation is an ability that not all counts have.
 type Operation string
 
 // The operations.
@@ -113,7 +113,7 @@ func sections(text string) (out []section) {
 	return out
 }
 
-// runCase makes the calls of a text, which says what each of them answers. The model answers the same.
+// runCase makes the calls of a text, which has the answer of each. The model answers the same.
 func runCase(t *testing.T, text string, c Counts) {
 	t.Helper()
 	s, err := read(text)
@@ -144,7 +144,7 @@ func runCase(t *testing.T, text string, c Counts) {
 //
 // A DESCRIPTOR is KEY=VALUE[+KEY=COUNT]...[@REQUESTS/UNIT], with an override behind the @. a/ before the first is for the
 // domain a, which has the same rules and is atomic, and o/ for a domain without rules. Behind -> a line has the outcome: the code, and for
-// each descriptor what remains, with an x if it is over its limit, an X if it is for ever, an o if it is over and passes.
+// each descriptor the remaining hits, with an x if it is over its limit, an X if it is for ever, an o if it is over and passes.
 func Replay(t *testing.T, text string, c Counts) {
 	t.Helper()
 	s, err := read(text)

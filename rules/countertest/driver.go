@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// outcome is what a call has answered: its text (see Replay), and the times of each status.
+// outcome is the answer of a call: its text (see Replay), and the times of each status.
 type outcome struct {
 	text  string
 	times []times

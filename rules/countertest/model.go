@@ -21,11 +21,11 @@ type model struct {
 	windows  map[string]int64
 	limiters map[string]*oracle.Model
 	denied   map[string]*denials
-	spilled  map[string]spill // what keys have of their second budgets
+	spilled  map[string]spill // the parts of keys in their second budgets
 	holds    map[string]*hold
-	rests    []*hold // what the rules have lost of holds that were settled
+	rests    []*hold // of settled holds, units of limits that the rules have lost
 	stats    map[string]*numbers
-	needs    map[Operation]bool // what the calls have needed so far
+	needs    map[Operation]bool // the operations of the calls so far
 }
 
 func newModel(s *script, now func() time.Time) *model {
@@ -35,13 +35,13 @@ func newModel(s *script, now func() time.Time) *model {
 	}
 }
 
-// denials are the hits of entries that were denied and have not been given back: those that a window counts, and others.
+// denials are the hits of entries that were denied and have not been given back: hits that a window counts, and other hits.
 type denials struct {
 	window           string
 	counted, missing int64
 }
 
-// spill is what a key has of a second budget, until that has forgotten it.
+// spill is the part of a key in a second budget, until that has forgotten it.
 type spill struct{ units, until int64 }
 
 // counter is where a descriptor counts.
@@ -68,7 +68,7 @@ type item struct {
 	limited, ruled, refund bool
 	shadow, quota          bool
 	over                   bool
-	own                    int64 // of two budgets, what the first has; the second has the rest
+	own                    int64 // of two budgets, the part of the first; the second has the rest
 	asked                  int64 // hits, with the hits of the count before it in the call
 	remaining              int64
 	times                  times
@@ -280,7 +280,7 @@ func (m *model) judge(items []*item) (denied bool) {
 			it.over = m.windows[it.id]+before+it.hits > it.limit
 			m.need(DeniedHits, it.over && it.hits == 0)
 		case it.shadow && it.second == nil:
-			continue // it counts what fits, when the others have been counted
+			continue // it counts the hits that fit, behind all other calls
 		case it.second != nil:
 			it.over = !m.split(it, before, taken[it.second.id])
 		case it.hits == 0:
@@ -313,7 +313,7 @@ func (m *model) split(it *item, first, second int64) bool {
 	return it.hits-it.own <= b-second
 }
 
-// spilledOf is what the key still has of its second budget.
+// spilledOf is the part that the key still has in its second budget.
 func (m *model) spilledOf(it *item) int64 {
 	if s := m.spilled[it.id]; s.until > m.at {
 		return s.units
@@ -392,7 +392,7 @@ func (m *model) anyOver(items []*item) (any bool) {
 	return any
 }
 
-// countOver counts what is over under Config.StopWhenOver, and nothing else.
+// countOver counts the calls that are over under Config.StopWhenOver, and nothing else.
 func (m *model) countOver(items []*item) {
 	for _, it := range items {
 		switch {

@@ -143,7 +143,7 @@ func (m *model) seriesOf(rule string) string {
 	return m.stat(rule).String()
 }
 
-// answer combines the statuses. marks are those of a hold.
+// answer combines the statuses. marks are the marks of a hold.
 func (m *model) answer(items []*item, marks string) (out outcome) {
 	quotas, quotasOver, denied := 0, 0, false
 	text := ""

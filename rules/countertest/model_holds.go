@@ -18,7 +18,7 @@ type hold struct {
 	until                int64 // when it lapses, or is forgotten
 }
 
-// held is what a hold has of a limit.
+// held are the units of a hold in a limit.
 type held struct {
 	counter
 	units int64
@@ -68,7 +68,7 @@ func (m *model) lapse() {
 	m.rests = kept
 }
 
-// give gives back what a hold that has lapsed gives back.
+// give gives back the units of a hold that has lapsed, if it gives back.
 func (m *model) give(h *hold) {
 	if h.ended {
 		return
@@ -93,7 +93,7 @@ func (m *model) move(c *counter, units int64) {
 	}
 }
 
-// notHeld is the answer to a call about what is not held.
+// notHeld is the answer to a call about a hold that is not there.
 func (m *model) notHeld(items []*item) outcome {
 	m.need(OtherHolds, true)
 	if !m.script.shadow {
@@ -205,7 +205,7 @@ func (m *model) hold(h *hold, items []*item) {
 	}
 }
 
-// add adds units to what is held of a limit. A hold has one number for each count.
+// add adds units to the units held in a limit. A hold has one number for each count.
 func (h *hold) add(c *counter, units int64) {
 	for i := range h.limits {
 		if h.limits[i].id == c.id {
@@ -245,7 +245,7 @@ func (m *model) again(items []*item) outcome {
 	return m.answer(items, " again")
 }
 
-// refuseHold answers a hold that does not fit: with what is left without it.
+// refuseHold answers a hold that does not fit, with the remaining hits without it.
 func (m *model) refuseHold(items []*item) {
 	for _, it := range items {
 		switch {
@@ -312,7 +312,7 @@ func (m *model) end(c *call) outcome {
 		case !found:
 			rest.limits = append(rest.limits, *l)
 			continue
-		case l.inFlight: // what has ended uses nothing
+		case l.inFlight: // a call that has ended uses nothing
 			actual = 0
 		case actual > l.units && actual-l.units > debt:
 			actual, text = l.units+debt, "OK capped"

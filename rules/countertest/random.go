@@ -130,7 +130,7 @@ func takeList(r *rand.Rand, units []string) string {
 	return strings.Join(out, ",")
 }
 
-// holds is a history of calls about holds, beside others.
+// holds is a history of calls about holds, beside other calls.
 func holds(r *rand.Rand, domain string) *script {
 	s := &script{sets: commonSets, shadow: r.IntN(5) == 0}
 	b := holdLines{r: r, domain: domain, named: map[string][]string{}}
@@ -232,7 +232,7 @@ func (b *holdLines) next(s *script) {
 		s.add("pass 3ms")
 		b.last = ""
 		return
-	case "reset": // what MEANING.md leaves out, of a hold whose key was reset
+	case "reset": // of a hold whose key was reset, which MEANING.md leaves out
 		b.anew(true)
 		s.add("reset %s", b.list(b.descriptors(true), 1))
 		return

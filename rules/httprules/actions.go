@@ -161,7 +161,7 @@ func allOf(name string) func(r *http.Request) (value string, there bool) {
 	}
 }
 
-// pseudoHeader returns what reads a pseudo-header of HTTP/2, or the header Host, which is one there; nil for other headers.
+// pseudoHeader returns the reader of a pseudo-header of HTTP/2, or the header Host, which is one there; nil for other headers.
 func pseudoHeader(name string) func(r *http.Request) string {
 	switch strings.ToLower(name) {
 	case ":method":

@@ -120,7 +120,7 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	}, nil
 }
 
-// admit decides on a request, and answers it if it is denied. held is what an admitted request holds, or nil.
+// admit decides on a request, and answers it if it is denied. held is the hold of an admitted request, or nil.
 func (m *middleware) admit(w http.ResponseWriter, r *http.Request) (held *held, ok bool) {
 	c := m.calls.Get().(*call)
 	d := httplimit.Decision{Allowed: true}

@@ -12,7 +12,7 @@ import (
 // A held is a hold of an admitted request, which ends with it.
 type held struct {
 	engine *rules.Engine
-	call   *call // is not reused: its request names what is held
+	call   *call // is not reused: its request names the hold
 	hold   rules.Hold
 	every  time.Duration // it is prolonged so often
 
@@ -27,7 +27,7 @@ const parts = 3
 // soonest is the least time between two prolongations, so that a tiny Period does not take a processor, or Redis.
 const soonest = 10 * time.Millisecond
 
-// hold has the engine hold what a request is charged. rule is the one of units in flight whose units lapse first.
+// hold has the engine hold the charges of a request. rule is the one of units in flight whose units lapse first.
 func (m *middleware) hold(w http.ResponseWriter, r *http.Request, c *call, rule *rules.Rule) (*held, httplimit.Decision) {
 	c.req.Hits = 1 // which a settlement has to say
 	h := &held{engine: m.Engine, call: c, hold: rules.Hold{Request: c.req, TTL: rule.Period()}}
@@ -60,7 +60,7 @@ func (h *held) serve(next http.Handler, w http.ResponseWriter, r *http.Request) 
 	next.ServeHTTP(w, r)
 }
 
-// prolong keeps what is held. A hold that has lapsed meanwhile, as while the machine was suspended, is not made again.
+// prolong keeps the hold. A hold that has lapsed meanwhile, as while the machine was suspended, is not made again.
 func (h *held) prolong() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (h *held) prolong() {
 	h.timer.Reset(h.every)
 }
 
-// end settles the hold: what is in flight is given back, and the rest has been used. What cannot be settled lapses.
+// end settles the hold: units in flight are given back, and the rest has been used. A hold that cannot be settled lapses.
 func (h *held) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
