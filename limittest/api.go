@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// APIConfig says how an API limits and what it tells its clients. A zero field other than Limiter is a server that
+// APIConfig says how an API limits and tells its clients. A zero field other than Limiter is a server that
 // says no more than 429.
 type APIConfig struct {
 	// Limiter decides. Its clock is the API's: of Date, of latencies, and of all times it notes. It must be set.
@@ -23,10 +23,10 @@ type APIConfig struct {
 	// Key returns the key that a request is charged to; nil charges all to one.
 	Key func(*http.Request) string
 
-	// Cost returns what a request is charged; nil is 1.
+	// Cost returns the cost of a request; nil is 1.
 	Cost func(*http.Request) int
 
-	// Handler answers what is admitted; nil answers 200 and "ok".
+	// Handler answers admitted requests; nil answers 200 and "ok".
 	Handler http.Handler
 
 	// RetryAfter is the form of Retry-After on a denial.
@@ -75,7 +75,7 @@ const (
 // ErrLost is the error of a request whose response was lost. It was charged and handled all the same.
 var ErrLost = errors.New("limittest: the response is lost")
 
-// A Fault is what goes wrong with a request.
+// A Fault is a failure of a request.
 type Fault struct {
 	// Latency passes before the request is answered, after it has been judged: a ManualClock is moved by the API, and on
 	// others the response waits, but no longer than the request's context. It must not be negative.
@@ -84,14 +84,14 @@ type Fault struct {
 	// Status, such as 503, answers the request instead of the limit and the handler, and charges nothing. 0 does not.
 	Status int
 
-	// RetryAfter is that of an answer of Status, in the form of the config; 0 for none.
+	// RetryAfter is for an answer of Status, in the form of the config; 0 for none.
 	RetryAfter time.Duration
 
 	// Lost loses the response: RoundTrip returns ErrLost, and ServeHTTP aborts the connection.
 	Lost bool
 }
 
-// An Exchange is a request that the API got, and what became of it.
+// An Exchange is a request that the API got, and its answer.
 type Exchange struct {
 	At       int64 // when it came, in Unix nanoseconds of the limiter's clock
 	Key      string
@@ -185,7 +185,7 @@ func (a *API) fault(now int64) Fault {
 	return Fault{}
 }
 
-// Exchanges returns what the API was asked so far, in the order in which it was.
+// Exchanges returns the requests so far, in their order.
 func (a *API) Exchanges() []Exchange {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -24,23 +24,23 @@ type Violation struct {
 // Span returns how long the span is.
 func (v *Violation) Span() time.Duration { return time.Duration(v.To - v.From) }
 
-// Error says what was promised, and what came of it.
+// Error tells the promise, and the units admitted.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("limittest: key %q was admitted %d units within %v, from %d to %d ns; the promise is at most %d",
 		v.Key, v.Admitted, v.Span(), v.From, v.To, v.Most)
 }
 
-// A Checker is told what a limiter decided, and finds out whether a promise was ever broken. It must be made by
+// A Checker is told the decisions of a limiter, and finds out whether a promise was ever broken. It must be made by
 // NewChecker, and is safe for concurrent use.
 //
 // Records of one key come in the order of their times; of concurrent calls, a Recorder puts them in order. A
-// record that comes late is never held against the limiter where that is not certain, but can hide what is.
+// record that comes late is never held against the limiter where that is not certain, but can hide a case that is.
 // Of records in order nothing is missed: an excess of a single unit is found.
 //
 // For Bucket, and for the buckets of Of, the memory of a key is bounded: the start of its largest debt is all that is needed to
 // find an excess. To name the shortest span, other instants at which that may begin are kept, too, of 16 bytes each: up to
 // 128, and one or two while the key has all of its burst. If there were more, a shorter span can be among those that
-// went. Bound says what the other promises take. A record of a known key allocates only to keep more instants, and
+// went. Bound tells the memory of the other promises. A record of a known key allocates only to keep more instants, and
 // to tell of a violation; a million of them took 0.06 to 0.08 s (BenchmarkChecker).
 type Checker struct {
 	promise Promise
@@ -121,11 +121,11 @@ func (c *Checker) Admitted() uint64 {
 // maxStarts is how many instants a history under a line keeps at which the shortest span may begin.
 const maxStarts = 128
 
-// A history is what was admitted to one key. The span from starts[i] to the newest record holds total - before of
+// A history is the units admitted to one key. The span from starts[i] to the newest record holds total - before of
 // it. Both fields of the starts ascend, and the last of them is the newest from.
 //
-// Under a line, the debt since a start is what was admitted since, less what came back. If a later start shows no less
-// of it, an earlier one is of no use: what the earlier one breaks, the later one breaks within a shorter span. So
+// Under a line, the debt since a start is the units admitted since, less the units that came back. If a later start shows no less
+// of it, an earlier one is of no use: a promise that the earlier one breaks, the later one breaks within a shorter span. So
 // debts descend from the first start to the last, the first one finds every violation, and if a start shows one,
 // all before it do.
 type history struct {
@@ -137,7 +137,7 @@ type history struct {
 
 type start struct {
 	from   int64
-	before uint64 // of total, what was admitted before
+	before uint64 // of total, the units admitted before
 }
 
 // add adds a record, and returns the shortest violation that ends with it.
@@ -191,7 +191,7 @@ func (h *history) returned(a, b start) bool {
 	return h.promise.line.returned(b.before-a.before, uint64(b.from-a.from))
 }
 
-// makeRoom keeps what was admitted since the first start below 2^63, so that a cost can be added: more than that a promise
+// makeRoom keeps the units admitted since the first start below 2^63, so that a cost can be added: more than that a promise
 // does not bound. total and before wrap; their differences do not.
 func (h *history) makeRoom() {
 	for len(h.starts) > 0 && h.total-h.starts[0].before > math.MaxInt64 {

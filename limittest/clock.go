@@ -12,7 +12,7 @@ const (
 	clockPause = 10 * time.Millisecond
 
 	// clockApart is the most by which a clock may be behind, or ahead of, the time that has
-	// passed, beside its resolution: 12 us are what a FastClock promises.
+	// passed, beside its resolution: a FastClock promises 12 us.
 	clockApart = 20 * time.Microsecond
 
 	// clockTries is how often a clock is looked at before it is wrong: outside of a bubble a busy
@@ -24,8 +24,8 @@ const (
 )
 
 // CheckClock returns an error if c does not tell the time by which the calling goroutine sleeps:
-// that of its testing/synctest bubble, or real time outside of one. Such a clock makes a test wrong
-// that sleeps and expects its limits to follow. The error says what to do instead.
+// its testing/synctest bubble's, or real time outside of one. Such a clock makes a test wrong
+// that sleeps and expects its limits to follow. The error says how to mend that.
 //
 // It sleeps for 10 ms, or for two resolutions of a CoarseClock if these are longer. In a bubble that
 // takes no real time, but moves the bubble's. A ManualClock is an error, too, since it does not move

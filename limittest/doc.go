@@ -1,9 +1,9 @@
-// Package limittest is for tests of what is limited: by this library, by another one, or by a
+// Package limittest is for tests of limited programs: by this library, by another one, or by a
 // server that is asked.
 //
 //   - [CheckClock] says whether a clock is right where a test runs, inside a testing/synctest
 //     bubble or outside.
-//   - A [Checker] is told what a limiter admitted, and says whether it ever admitted more than it
+//   - A [Checker] is told the units that a limiter admitted, and says whether it ever admitted more than it
 //     promises, and in which span of time. A [Recorder] does so for concurrent calls.
 //   - A [Model] is an algorithm as it is defined, exact and slow, to compare a limiter with.
 //   - [Traffic] makes arrivals in the patterns that limiters meet, from a seed.

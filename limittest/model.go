@@ -71,13 +71,13 @@ var algorithms = map[sluice.Algorithm]oracle.Algorithm{
 	sluice.FixedWindowFirstCharge: oracle.FixedWindow,
 }
 
-// Take implements Limiter. It is what Key.TakeAt of a limiter with this configuration and room for all keys returns.
+// Take implements Limiter. It answers like Key.TakeAt of a limiter with this configuration and room for all keys.
 // A now before 1970 counts as 1970, and one before the key's newest charge is judged no more kindly than at that.
 func (m *Model) Take(now int64, key string, cost int) sluice.Decision {
 	return decision(m.oracle.Take(key, now, int64(cost)))
 }
 
-// Peek is Take without the charge: what Key.PeekAt returns.
+// Peek is Take without the charge, like Key.PeekAt.
 func (m *Model) Peek(now int64, key string, cost int) sluice.Decision {
 	return decision(m.oracle.Peek(key, now, int64(cost)))
 }

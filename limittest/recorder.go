@@ -32,7 +32,7 @@ func NewRecorder(clock sluice.Clock) *Recorder {
 	return &Recorder{clock: clock}
 }
 
-// Call calls take, which asks a limiter for cost units of key, writes down when that was and what it said, and
+// Call calls take, which asks a limiter for cost units of key, writes down the time and the answer, and
 // returns it. Calls are not made one at a time.
 func (r *Recorder) Call(key string, cost int, take func() bool) bool {
 	from := r.clock.Now()

@@ -18,7 +18,7 @@ type Arrival struct {
 	Cost int
 }
 
-// Traffic is what arrivals have in common, whatever their pattern. Its methods are the patterns: sequences in the order of
+// Traffic has the settings of arrivals of any pattern. Its methods are the patterns: sequences in the order of
 // time, which end after N arrivals, or at the last nanosecond. Two with the same fields are the same on one kind of processor, however
 // often they are begun. The methods panic if a field is negative, or one of their arguments is not positive.
 type Traffic struct {
@@ -34,7 +34,7 @@ type Traffic struct {
 	// Every is the time from one arrival to the next, of all keys together and, where it is drawn, on average. 0 means 1 ms.
 	Every time.Duration
 
-	// Keys is how many keys there are, each of them as likely as the others; 0 means 1. They are "key-0", "key-1", and so on.
+	// Keys is how many keys there are, all equally likely; 0 means 1. They are "key-0", "key-1", and so on.
 	Keys int
 
 	// MaxCost is the largest cost: all from 1 to it are equally likely. 0 means 1.

@@ -130,7 +130,7 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 // the calls of its key before it are counted as well, or -1.
 //
 // If all are made, the results are the same as from Do. If none is made, they say how the keys stand. An OpTake, OpHold or
-// OpPeek gets the decision of OpPeek, but Allowed is false for each call that has stood in the way. The others get the
+// OpPeek gets the decision of OpPeek, but Allowed is false for each call that was denied. The other calls get the
 // decision of OpPeek with a cost of 0. A limit with BlockFor blocks the keys of calls that have stood in the way.
 //
 // DoAll is one call of a script, and takes no leases: units on lease count as spent. In a cluster all keys must be in

@@ -47,7 +47,7 @@ func (a *together) settleHere() (done bool, err error) {
 	return a.store.settleHere(a.work)
 }
 
-// keepHere takes out the settlements of holds that stay with this process: Redis is not told of them. They are made once the others are.
+// keepHere takes out the settlements of holds that stay with this process: Redis is not told of them. They are made behind all other calls.
 func (a *together) keepHere() (here []storeCall, err error) {
 	work, at := a.work[:0], a.at[:0]
 	for i := range a.work {
@@ -123,7 +123,7 @@ func (c *StoreCall) needsNoRedis(p *plan) bool {
 	return p.constant() && (p.burst > 0 || c.Op == OpHold && c.needsRoom() && c.Cost > 0)
 }
 
-// needsRoom reports whether a call stands in the way of others if there is no room for it.
+// needsRoom reports whether a call denies other calls if there is no room for it.
 func (c *StoreCall) needsRoom() bool {
 	return c.Op == OpTake || (c.Op == OpHold || c.Op == OpExtend) && !c.Over && !c.OrNone
 }

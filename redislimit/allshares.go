@@ -83,7 +83,7 @@ func (a *together) apart(asked asked) error {
 	return nil
 }
 
-// chargedBehind is what the calls behind one have charged its share: its answer tells how the share stood before.
+// chargedBehind are the charges of the calls behind one to its share: its answer tells how the share stood before.
 func (a *together) chargedBehind(i int) (sum int) {
 	for j := i + 1; j < len(a.work); j++ {
 		if w := &a.work[j]; w.k > 0 && w.op == opAdmit && w.key == a.work[i].key {
@@ -121,7 +121,7 @@ func (a *together) withoutRedis() bool {
 	return false
 }
 
-// admits reports whether the limits ever admit what is left of the calls before. If not, denied is the first of work in the way.
+// admits reports whether the limits ever admit the rest of the calls before. If not, denied is the index of the first denied call.
 func (a *together) admits() bool {
 	for i := range a.work {
 		if w := &a.work[i]; w.in() && w.op == opAdmit && w.n > w.plan.burst {

@@ -22,7 +22,7 @@ import (
 // One rule decides on failures, before an outage, in the return and after it, so that answers of which a few are late
 // keep no breaker open that they would not have opened.
 //
-// The bound on what an outage admits needs no failure to end the return. What a process admits before its breaker
+// The bound of an outage needs no failure to end the return. The units that a process admits before its breaker
 // closes is within its share: a call that fails in the return is decided by the share, which has it charged once, and Redis
 // is told of it. So all processes are admitted one burst more than WorstCase, or a unit each. If probes of a process
 // are late for so long that another process closes first, add what the share of the late process admits until it

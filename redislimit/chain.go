@@ -14,8 +14,8 @@ type Part uint8
 const (
 	// Whole is Cost.
 	Whole Part = iota
-	// Rest is what the calls of its chain before it have left of the Cost: an OpTake charges as many units as there is room
-	// for if a Rest follows it, and never stands in the way then. An OpRefund leaves what its key does not have.
+	// Rest is the rest of the Cost that the calls of its chain before it have left: an OpTake charges as many units as there is room
+	// for if a Rest follows it, and never denies then. An OpRefund leaves the units that its key does not have.
 	Rest
 	// Same is as many units as the call before it has charged, or given back. It leaves as many as that one.
 	Same
@@ -24,7 +24,7 @@ const (
 // chained is how a call is part of a chain.
 type chained struct {
 	part  Part
-	leads bool // calls behind it are about what it has made, or left
+	leads bool // calls behind it depend on the units that it has made, or left
 	upTo  bool // it takes as much as there is room for
 }
 
@@ -171,7 +171,7 @@ func (a *together) shareHas(i int) int64 {
 	return max(room, 0)
 }
 
-// divides reports whether a call has others of its chain behind it.
+// divides reports whether a call has further calls of its chain behind it.
 func (a *together) divides(i int) bool { return i+1 < len(a.calls) && a.calls[i+1].Part != Whole }
 
 // upTo reports whether a call takes as much as there is room for.

@@ -9,7 +9,7 @@ import (
 )
 
 // Config describes a shared limiter. Replicas that share keys should use the same Config.
-// Each field says what happens if replicas differ in it.
+// Each field tells the effect if replicas differ in it.
 type Config struct {
 	// Algorithm decides how cost is counted over time. The zero value is GCRA. GCRA,
 	// TokenBucket and LeakyBucket share their state in Redis. Other algorithms have states of
@@ -70,7 +70,7 @@ func (c TimeSource) String() string { return nameOf("TimeSource", timeSourceName
 // ConfigError is the error of New and SetLimit for an invalid configuration.
 type ConfigError struct {
 	Field  string // the offending field, such as "Limit.Period"
-	Reason string // its value, what is wrong with it, and what would be accepted
+	Reason string // its value, the mistake, and a value that would be accepted
 }
 
 // Error names the field and the reason.

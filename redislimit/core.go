@@ -292,7 +292,7 @@ func (c *core) status() Status {
 	return Status{Mode: c.modeLocked(), Since: c.since, Cause: c.cause, Unshared: c.stats.unshared.Load() - c.base}
 }
 
-// counted returns what has been counted so far.
+// counted returns the counts so far.
 func (c *core) counted() Stats {
 	s := &c.stats
 	return Stats{

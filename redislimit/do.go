@@ -303,7 +303,7 @@ func (s *Store) finishHold(w *storeCall) (out StoreResult) {
 	return out
 }
 
-// warmHold charges the share with a hold, or gives back what was not used.
+// warmHold charges the share with a hold, or gives back unused units.
 func (s *Store) warmHold(w *storeCall, r *reply) {
 	t := &w.takeCall
 	switch made := r.admitted == 1 && r.said != saidAgain; {

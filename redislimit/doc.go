@@ -50,7 +50,7 @@
 // pipeline, or in one script that makes all of them or none. A Store also counts denied calls, and finds out by
 // itself how many processes there are.
 //
-// A limit of a Store can have holds: OpHold sets an estimate apart under an id, and OpSettle says in any process what has been
+// A limit of a Store can have holds: OpHold sets an estimate apart under an id, and OpSettle tells in any process the units
 // used of it.
 //
 // A Limiter or a Tier is a httplimit.Remote: a policy of httplimit or grpclimit can count with it.

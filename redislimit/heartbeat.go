@@ -17,7 +17,7 @@ import (
 //
 // After Redis has lost its data, or could not be reached for longer than beatLife, whoever beats first finds itself
 // alone. Shares of too small a number are too large. So a larger number counts at once, and a smaller one only after
-// lessAfter in which every beat was answered and no primary was given up: by then the others have beaten, too. Of
+// lessAfter in which every beat was answered and no primary was given up: by then the other processes have beaten, too. Of
 // the numbers in this time the largest counts.
 type heartbeat struct {
 	core *core
@@ -35,7 +35,7 @@ const (
 	beatPause = time.Second
 	// beatLife is how long a process counts after it was last heard of.
 	beatLife = 3500 * time.Millisecond
-	// lessAfter is how long others may take until they have beaten: to dial for 5 s, and to make a pause and a call.
+	// lessAfter is how long other processes may take until they have beaten: to dial for 5 s, and to make a pause and a call.
 	lessAfter = 2 * beatLife
 	// maxReplicas bounds the number from Redis: with more processes, shares and leases would be next to nothing.
 	maxReplicas = 10_000
@@ -68,7 +68,7 @@ func (h *heartbeat) beat(ctx context.Context) {
 	}
 }
 
-// heard notes what a beat has found, or its error.
+// heard notes the finding of a beat, or its error.
 func (h *heartbeat) heard(n int64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,7 +28,7 @@ var ErrOtherHold = errors.New("redislimit: the HoldID is that of another hold of
 // settlement, it is also the error of OpHold without Once for that HoldID: only Redis knows whether it is the same hold. Nothing has been held.
 var ErrEndedHold = errors.New("redislimit: the hold of this HoldID has ended; want one of its own for each")
 
-// ofHold reports whether an error is what Redis says of a hold.
+// ofHold reports whether an error is Redis' answer about a hold.
 func ofHold(err error) bool {
 	return errors.Is(err, ErrNotHeld) || errors.Is(err, ErrManyHolds) || errors.Is(err, ErrOtherHold) || errors.Is(err, ErrEndedHold)
 }
@@ -52,7 +52,7 @@ const (
 	maxHolds  = 1 << 20
 	maxHoldID = 128
 	maxTTL    = 365 * 24 * time.Hour
-	tailSize  = 4*7 + 3*6 // what the state of a key with holds has more
+	tailSize  = 4*7 + 3*6 // more than the state of a key without holds
 )
 
 // What a receipt asks for.
@@ -118,7 +118,7 @@ func holdNames(name string) (holds, times string) {
 	return name[:at] + "h" + name[at:], name[:at] + "t" + name[at:]
 }
 
-// letter, script and keeps are those of the shape, with holds or without.
+// letter, script and keeps are the shape's, with holds or without.
 func (p *plan) letter() byte {
 	if p.holds {
 		return p.shape.letter() - 'a' + 'A'

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// inFlight is the shape of InFlight: windows as those of sliding, with a step as long as the period, so that the window
+// inFlight is the shape of InFlight: windows like sliding's, with a step as long as the period, so that the window
 // before counts in full until this one has ended.
 type inFlight struct{ sliding }
 

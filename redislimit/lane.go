@@ -263,7 +263,7 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	if l.breaker.note(now, g.deadline.Add(-l.core.wait), max(len(g.waiters), 1), ok) {
 		l.opened(&g.request)
 		if closed {
-			l.told = tellsWhy(l.failure) // err is nil if this is the call that makes the others enough
+			l.told = tellsWhy(l.failure) // err is nil if this call makes the failures enough
 			l.core.turn(+1, l.of(l.failure))
 		}
 	}

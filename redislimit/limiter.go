@@ -127,7 +127,7 @@ func (l *Limiter) configOf(p *plan) Config {
 // Limit returns the limit in force.
 func (l *Limiter) Limit() sluice.Limit { return l.plan.Load().limit }
 
-// Algorithm returns that of Config.
+// Algorithm returns Config's.
 func (l *Limiter) Algorithm() sluice.Algorithm { return l.config.Algorithm }
 
 // WorstCase returns the most units of any one key that all replicas together can admit

@@ -21,7 +21,7 @@ import (
 type localHold struct {
 	request                     // the OpHold, with the units held
 	asked   int64               // units: more than are held, if none are held since the share had no room
-	share   *sluice.Reservation // or nil under FailOpen, and for what the share has been charged above its limit
+	share   *sluice.Reservation // or nil under FailOpen, and for charges above the share's limit
 	made    time.Time
 	lapses  time.Time
 	timer   *time.Timer
@@ -63,7 +63,7 @@ func (c *core) owesHold(r *request) bool {
 }
 
 // stays reports whether the hold of a request is one of the share that Redis is not told of: its window is over, or Redis has refused it. The
-// error is that of its settlement.
+// error is its settlement's.
 func (c *core) stays(r *request, remember bool) (stays bool, err error) {
 	l := c.laneOf(r)
 	if l == nil {
@@ -259,7 +259,7 @@ func (l *lane) endHold(of *localHold, used int64, now time.Time) {
 }
 
 // plain makes a plain charge of a hold that has ended, if Redis cannot have heard of it, or too many have ended. What has been used beyond
-// the hold is not bounded by what a key can owe, and so Redis is told of that hold by its id. The caller holds mu.
+// the hold is not bounded by a key's largest debt, and so Redis is told of that hold by its id. The caller holds mu.
 func (l *lane) plain(of *localHold, now time.Time) {
 	if of.ended && !of.telling && !of.told && (!of.heard && of.used <= of.n || l.ended > maxEnded) {
 		l.drop(of)
@@ -267,7 +267,7 @@ func (l *lane) plain(of *localHold, now time.Time) {
 	}
 }
 
-// oweHold owes what a hold has used, each unit in its own window. The caller holds mu.
+// oweHold owes the units that a hold has used, each in its own window. The caller holds mu.
 func (l *lane) oweHold(of *localHold, now time.Time) {
 	if n := min(of.used, of.n); n > 0 {
 		l.oweAlso(of.key, newOwed(of.plan, n, l.core.micros(of.made)), now)
@@ -304,7 +304,7 @@ func (c *core) lapse(key, id string) {
 	}
 }
 
-// tell adds to a batch what Redis has to be told of before it is asked about the keys of a group. The caller holds mu.
+// tell adds to a batch the debts that Redis has to be told of before it is asked about the keys of a group. The caller holds mu.
 func (l *lane) tell(b *batch, g *group) {
 	if len(l.owed)+len(l.untold) == 0 {
 		return

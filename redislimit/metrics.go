@@ -22,14 +22,14 @@ var (
 	tierMetrics = []*metrics.Desc{decisionsMetric, degradedMetric, outagesMetric, errorsMetric, scriptsMetric, ledMetric, lentMetric, returnedMetric}
 )
 
-// Counted is what Metrics asks: a Tier, a Store, or a server of rulestore.Upstream.
+// Counted is asked by Metrics: a Tier, a Store, or a server of rulestore.Upstream.
 type Counted interface {
 	Stats() Stats
 	Mode() Mode
 }
 
-// Metrics returns what a Tier or a Store counts, for promsluice, otelsluice or another translator, under a name that is the
-// label "limiter", as with limiters: a Tier and a limiter can have the same name. A Tier that is closed still tells what it has counted.
+// Metrics returns the counts of a Tier or a Store, for promsluice, otelsluice or another translator, under a name that is the
+// label "limiter", as with limiters: a Tier and a limiter can have the same name. A Tier that is closed still tells its counts.
 //
 //	sluice.tier.decisions       decisions by source: redis, cache, lease or fallback: see Source
 //	sluice.tier.degraded        1 while the keys of at least one primary are decided without it, or else 0

@@ -211,7 +211,7 @@ func (l *lane) owe(p *plan, name string, units int64, now time.Time) {
 	l.oweAlso(name, newOwed(p, units, l.core.micros(now)), now)
 }
 
-// oweAlso notes a charge that Redis has to be told of, and adds it to what is owed for the key already, at
+// oweAlso notes a charge that Redis has to be told of, and adds it to the debt of the key, at
 // most a burst of a key. The caller holds mu.
 func (l *lane) oweAlso(name string, o owedCharge, now time.Time) {
 	at := l.core.micros(now)
@@ -248,7 +248,7 @@ func (l *lane) postpone(now time.Time) {
 }
 
 // retire is called for a lane that keys no longer use, so that no call would find out that its primary
-// answers again. It returns what Redis has to be told of.
+// answers again. It returns the debts that Redis has to be told of.
 func (l *lane) retire() (owed map[string]owedCharge, held []localHold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +277,7 @@ func (l *lane) inherit(name string, o owedCharge) {
 	l.send()
 }
 
-// disown takes units in flight that have been given back off what Redis has yet to be told of for a key, the oldest first.
+// disown takes units in flight that have been given back off the debt of a key that Redis has yet to be told of, the oldest first.
 func (l *lane) disown(name string, units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,7 +293,7 @@ func (l *lane) disown(name string, units int64) {
 	l.owed[name] = o
 }
 
-// wake sends what Redis has to be told of.
+// wake sends the debts that Redis has to be told of.
 func (l *lane) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

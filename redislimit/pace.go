@@ -49,7 +49,7 @@ func (t *terms) pause(p *plan) int64 {
 // minBatch is the least number of units that is worth a pause.
 const minBatch = 4
 
-// paces decides how long Redis is left alone after a reply that leaves no unit for others, or has denied calls.
+// paces decides how long Redis is left alone after a reply that leaves no unit for other calls, or has denied calls.
 func (ls *leases) paces(h *loan, g *group, r *reply) {
 	denied, free := r.admitted < g.k, g.plan.shape.free(r.view)
 	if !denied && (h.denials == 0 || free > 0) {

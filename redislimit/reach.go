@@ -8,9 +8,9 @@ import (
 )
 
 // Reach asks Redis before there are calls, so that the first calls find connections, the number of replicas, and the
-// scripts of all limits that have been added. It asks each primary once with each script, and writes nothing but what
-// counts this process. It returns nil if the number is known, and a primary has answered; others of a cluster may be down.
-// Otherwise it returns what was in the way, the client's error or that of Redis, and can be called again. Calls need not
+// scripts of all limits that have been added. It asks each primary once with each script, and writes nothing but the entry
+// that counts this process. It returns nil if the number is known, and a primary has answered; other primaries may be down.
+// Otherwise it returns the client's error or the error of Redis, and can be called again. Calls need not
 // wait for it. It is safe for concurrent use.
 func (s *Store) Reach(ctx context.Context) error {
 	if err := s.check(ctx); err != nil {

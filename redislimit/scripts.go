@@ -31,7 +31,7 @@ func assemble(flow string, files ...string) *script {
 		}
 	}
 	text, replacer := code(flow), strings.NewReplacer(sections...)
-	for range 4 { // a section may have others in it
+	for range 4 { // a section may have sections in it
 		text = replacer.Replace(text)
 	}
 	return newScript(text)

@@ -242,14 +242,14 @@ func (l *StoreLimit) Close() {
 // Mode returns the current mode.
 func (s *Store) Mode() Mode { return s.mode() }
 
-// Stats returns what has been counted so far.
+// Stats returns the counts so far.
 func (s *Store) Stats() Stats { return s.counted() }
 
 // Replicas returns how many processes share the limits. If StoreConfig.Replicas is 0, Redis counts the processes that
 // have called NewStore with the same Prefix, have not called Close, and were heard of within the last three and a half
 // seconds. The number is 1 until Redis has answered the first time, when there is no share yet, and stays the same while Redis does not answer.
 // A larger number counts at once. A smaller one counts after 7 seconds in which Redis answered: after a failover, or a
-// loss of data, the others first have to be heard of again. With more than 10,000 processes the number is 10,000.
+// loss of data, the other processes first have to be heard of again. With more than 10,000 processes the number is 10,000.
 func (s *Store) Replicas() int { return int(s.replicas.Load()) }
 
 // Close makes all later calls fail with ErrClosed, and waits until the calls that are under way have ended; see

@@ -63,8 +63,8 @@ type LimitConfig struct {
 	// Lease lets Redis lend units; see Lease. The zero value lends none.
 	Lease Lease
 
-	// Exact asks Redis at every call, so that each answer tells what remains at that moment. Without it a denial
-	// from memory tells what remained when Redis denied the key. Exact cannot be combined with a Lease.
+	// Exact asks Redis at every call, so that each answer tells the units that remain at that moment. Without it a denial
+	// from memory tells the units that remained when Redis denied the key. Exact cannot be combined with a Lease.
 	Exact bool
 
 	// MaxHolds is the most holds of a key that can be open at once, up to 1,048,576, such as 10,000. 0 means a limit
@@ -245,7 +245,7 @@ type StoreCall struct {
 	// Once makes OpHold refuse the HoldID of a hold that has ended, as long as that is known: ErrEndedHold.
 	Once bool
 
-	// Capped makes OpSettle charge at most Debt units beyond what was held, whatever was used: see StoreResult.Capped.
+	// Capped makes OpSettle charge at most Debt units beyond the hold, whatever was used: see StoreResult.Capped.
 	Capped bool
 	Debt   int
 
@@ -261,7 +261,7 @@ type StoreCall struct {
 // A StoreResult is the outcome of a StoreCall.
 type StoreResult struct {
 	// Decision holds if Err is nil. For OpDebit it judges the cost as OpTake would, except that
-	// Remaining is what is left after the charge.
+	// Remaining are the units left after the charge.
 	Decision sluice.Decision
 
 	// Count is how many of the key's units count after the call. If this call's units were charged they are included;
@@ -275,7 +275,7 @@ type StoreResult struct {
 	// Units is how many units a call of a chain has charged or given back: see Part. It is 0 if DoAll has made none.
 	Units int
 
-	// HoldID is that of the hold, and Held the units that it has; for OpSettle, that it had.
+	// HoldID is the id of the hold, and Held its units; for OpSettle, before the settlement.
 	HoldID string
 	Held   int
 	// Again reports that the call was made before, and that this one has changed nothing; Capped, that an OpSettle has charged less

@@ -75,7 +75,7 @@ func (t *Tier) Take(ctx context.Context, key string, cost int) (sluice.Decision,
 	return d, err
 }
 
-// Algorithm returns that of the Limiter.
+// Algorithm returns the Limiter's.
 func (t *Tier) Algorithm() sluice.Algorithm { return t.shared.Algorithm() }
 
 // TakeSource is Take, and also returns how the decision was made.
@@ -192,7 +192,7 @@ func (t *Tier) reshare() {
 // Mode returns the current mode.
 func (t *Tier) Mode() Mode { return t.mode() }
 
-// Stats returns what has been counted so far.
+// Stats returns the counts so far.
 func (t *Tier) Stats() Stats { return t.counted() }
 
 // Close makes all later calls fail with ErrClosed. It waits until the calls that are under way have ended, leases

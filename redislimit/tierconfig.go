@@ -47,7 +47,7 @@ type TierConfig struct {
 // A Lease is a number of units that Redis lends a process for a while. Lent units count as admitted until they
 // are given back. So no more than Limiter.WorstCase is admitted, however many replicas there are and even if
 // they fail. The price: a caller can be denied a unit that another process holds. Each lease has at most
-// 1/(2*Replicas) of what is left of the key's budget. If a bucket is asked for more than its limit, a process takes
+// 1/(2*Replicas) of the rest of the key's budget. If a bucket is asked for more than its limit, a process takes
 // the units that drain during a pause of up to Life as one lease. So leases can delay the admission of a caller,
 // by Life at most.
 //
@@ -139,7 +139,7 @@ var (
 	ErrClosed = errors.New("redislimit: the tier is closed")
 )
 
-// Stats counts what a Tier has done.
+// Stats are the counts of a Tier.
 type Stats struct {
 	Redis, Cache, Lease, Fallback uint64 // calls by Source; calls that failed are in none of these
 

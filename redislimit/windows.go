@@ -223,7 +223,7 @@ func (s sliding) within(a, b, cost int64) int64 {
 	return s.period - min((s.burst-cost-a)*s.steps/b, s.steps)*s.step
 }
 
-// wait looks in this window, then in the next one, where v.a units are those of the window before. At
+// wait looks in this window, then in the next one, where v.a are the units of the window before. At
 // the end of the next window neither v.a nor v.b counts any more.
 func (s sliding) wait(v view, cost int64) int64 {
 	if at := s.within(v.a, v.b, cost); at < s.period {

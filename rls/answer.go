@@ -128,7 +128,7 @@ func (s *Service) headers(st *rules.Status) []*core.HeaderValue {
 	}
 }
 
-// metadata says what was asked, and what the rules that passed have as metadata.
+// metadata has the request, and the metadata of the rules that passed.
 func metadata(req *pb.RateLimitRequest, resp *rules.Response) *structpb.Struct {
 	descriptors := make([]*structpb.Value, len(req.Descriptors))
 	merged := map[string]any{}

@@ -14,11 +14,11 @@ import (
 )
 
 // Bounds on the memory that requests take before they are decided: how large they are, how many there are at a
-// time, and what is made of them.
+// time, and the objects made of them.
 
 const (
-	smallMessage = 1 << 10 // bytes of a request that is decoded whatever others are
-	smallBody    = 4 << 10 // bytes of a body that is read whatever others are
+	smallMessage = 1 << 10 // bytes of a request that is decoded whatever other requests do
+	smallBody    = 4 << 10 // bytes of a body that is read whatever other requests do
 
 	decodingRoom = 2 << 20  // bytes of larger requests that are decoded and decided at a time
 	waitingRoom  = 32 << 20 // bytes of those that wait for that
@@ -35,7 +35,7 @@ func (s *Service) MessageBytes() int { return s.options.bytes(64, 8) }
 // bodyBytes is the same of a body in JSON, whose names of fields take more than tags. Spaces and escapes are not counted.
 func (o *Options) bodyBytes() int { return o.bytes(160, 26) }
 
-// bytes is the largest size of a request, by what a descriptor and an entry take besides text. A length takes one more byte for
+// bytes is the largest size of a request, by the bytes of a descriptor and an entry besides text. A length takes one more byte for
 // each 128 bytes of text.
 func (o *Options) bytes(descriptor, entry int64) int {
 	const most = 1 << 30
@@ -112,7 +112,7 @@ func (r *room) give(n int) {
 	}
 }
 
-// enter begins the decoding of a request of size bytes, and returns what leave takes at its end. Who has entered waits
+// enter begins the decoding of a request of size bytes, and returns the argument of leave. Who has entered waits
 // for the store at most, never for a client.
 func (s *Service) enter(size int) (entered int, err error) {
 	if size <= smallMessage {

@@ -43,7 +43,7 @@ func (s *Service) registerHolds(r grpc.ServiceRegistrar, raw bool) {
 	}
 }
 
-// unary is a method of a service, by its name and what it does.
+// unary is a method of a service, by its name and its function.
 func unary[In, Out any](name string, raw bool, do func(*In) (*Out, error)) func(service string) grpc.MethodDesc {
 	return func(service string) grpc.MethodDesc {
 		return grpc.MethodDesc{MethodName: name, Handler: func(srv any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {

@@ -73,8 +73,8 @@ type verb struct {
 // Holds answers calls about holds, in JSON: POST /hold, /extend, /settle and /release. The last part of the path
 // is the call. A body is at most as large as the bounds of Options let a request be, without spaces, and unknown fields are refused.
 //
-// The answer is 200 for what was done, and 429 for a /hold or /extend that was denied, with Retry-After unless waiting does
-// not help. The answer to a call that was made before has "replayed": true. 400 is for what is no such request, or has an
+// The answer is 200 for a call that was made, and 429 for a /hold or /extend that was denied, with Retry-After unless waiting does
+// not help. The answer to a call that was made before has "replayed": true. 400 is for a malformed request, or one with an
 // Idempotency-Key header and another id; 408 for a body that has not come in Options.MessageTime; 404 for a hold that
 // is not there (any more); 409 for an id of another request, or of a hold that has ended; 413 for a body that is too
 // large; 501 if the Store keeps no holds; 503 if it does not answer, if there is no room for another hold, or if too many
@@ -94,7 +94,7 @@ func (s *Service) Holds() http.Handler {
 }
 
 // ResetKeys answers POST, with the domain and the descriptors of a call about a hold as JSON: it makes their keys fresh, by
-// Engine.Reset. It is for operators: let nobody else reach it. The answer is 200; 400 for what is no such request, or has a
+// Engine.Reset. It is for operators: let nobody else reach it. The answer is 200; 400 for a malformed request, or one with a
 // descriptor without a limit; 415 for a body that is not said to be application/json, as another site could send it from a browser;
 // 501 if the Store makes no keys fresh; 503 if it does not answer.
 func (s *Service) ResetKeys() http.Handler {

@@ -20,7 +20,7 @@ import (
 )
 
 // JSON answers requests in the JSON form of the protocol: 200 for OK, 429 for OVER_LIMIT, both with
-// the answer, and 400 for what is refused. The method does not matter. A body has Options.MessageTime to come, or gets 408;
+// the answer, and 400 for a request that is refused. The method does not matter. A body has Options.MessageTime to come, or gets 408;
 // where too many large ones are under way it gets 503, with Retry-After.
 func (s *Service) JSON() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -118,7 +118,7 @@ func (s *Service) Rules(last func() Load) http.Handler {
 	})
 }
 
-// oneLine escapes what could end a line, or make a terminal show another one: names in rules are any text.
+// oneLine escapes characters that could end a line, or make a terminal show another one: names in rules are any text.
 func oneLine(s string) string {
 	if !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return s
@@ -141,7 +141,7 @@ func NewHealth() *Health {
 	return h
 }
 
-// Server is what to register on a gRPC server.
+// Server is registered on a gRPC server.
 func (h *Health) Server() healthpb.HealthServer { return h.server }
 
 // Set says whether the process serves. It is safe for concurrent use.

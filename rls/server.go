@@ -18,7 +18,7 @@ import (
 
 // NewServer returns a server of gRPC on which the service answers. Its calls take less time than those
 // of a server that the service has been registered on: their messages are read and written directly.
-// Descriptors beyond the bounds of Options are counted before any is decoded, and large requests wait for others: an answer is
+// Descriptors beyond the bounds of Options are counted before any is decoded, and large requests wait for each other: an answer is
 // UNAVAILABLE where too many do. Others can be registered on it.
 func (s *Service) NewServer(options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(grpcproto.Name)}))...)
@@ -108,7 +108,7 @@ type message struct {
 	data []byte
 }
 
-// codec reads and writes messages, and leaves others to the codec of package proto.
+// codec reads and writes the messages of ShouldRateLimit, and leaves all other messages to the codec of package proto.
 type codec struct{ encoding.CodecV2 }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {

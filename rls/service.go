@@ -21,7 +21,7 @@ import (
 // Options describe a Service. The zero value of every field is the default of Envoy's service.
 type Options struct {
 	// Headers adds three headers for the client to every answer that knows a limit: the limit,
-	// what remains, and the seconds until it is reset.
+	// the remaining hits, and the seconds until they are reset.
 	Headers bool
 	// LimitHeader, RemainingHeader and ResetHeader are their names; empty for RateLimit-Limit,
 	// RateLimit-Remaining and RateLimit-Reset.
@@ -76,7 +76,7 @@ type Service struct {
 	toldPanic, toldStore           atomic.Int64 // when Panicked and StoreFailed were last called, Unix nanoseconds
 }
 
-// scratch is what a call needs while it is decided.
+// scratch is the memory of a call while it is decided.
 type scratch struct {
 	req       rules.Request
 	resp      rules.Response
@@ -203,7 +203,7 @@ func due(at *atomic.Int64) bool {
 	return now-told > int64(time.Minute) && at.CompareAndSwap(told, now)
 }
 
-// forget drops what is of the request, so that a scratch that waits does not keep it.
+// forget drops the parts of the request, so that a scratch that waits does not keep it.
 func (w *scratch) forget() {
 	clear(w.entries)
 	clear(w.req.Descriptors)
@@ -254,7 +254,7 @@ func (w *scratch) entry(o *Options, d *described, e rules.Entry) {
 	}
 }
 
-// link checks the sizes of what has been read, and makes the request of it.
+// link checks the sizes of the parts read, and makes the request of them.
 func (w *scratch) link(o *Options) error {
 	if w.count > o.MaxDescriptors {
 		return tooLarge("%d descriptors; want at most %d", w.count, o.MaxDescriptors)

@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// The messages of ShouldRateLimit on the wire, read into and written from those of package rules
-// without those of the protocol in between. Tests compare both ways with package proto.
+// The messages of ShouldRateLimit on the wire, read into and written from the types of package rules
+// without the types of the protocol in between. Tests compare both ways with package proto.
 
 var (
 	errWire = errors.New("the message is no RateLimitRequest")
 	errUTF8 = errors.New("a text of the RateLimitRequest is not UTF-8")
 )
 
-// wire is what has not been read yet of a message.
+// wire is the rest of a message, not read yet.
 type wire struct {
 	rest string
 	err  error // ends the message
@@ -66,7 +66,7 @@ func (r *wire) varint() (v uint64) {
 	return 0
 }
 
-// bytes reads what has its length before it.
+// bytes reads a part with its length before it.
 func (r *wire) bytes() string {
 	n := r.varint()
 	if n > uint64(len(r.rest)) {
@@ -89,7 +89,7 @@ func validText(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// withValidTexts is a message in which the texts of entries are UTF-8, for package proto, which refuses others.
+// withValidTexts is a message in which the texts of entries are UTF-8, for package proto, which refuses all other texts.
 func withValidTexts(message []byte) []byte { return withValid(message, 2, 1) }
 
 // withValid goes down to the texts of entries by the numbers of fields.

@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-go/sluice/rules"
 )
 
-// A call of two budgets is several calls of redislimit, made together. The key of spilled is that of both budgets: it has the units
+// A call of two budgets is several calls of redislimit, made together. The key of spilled is the key of both budgets: it has the units
 // that the second was charged for the first. They are forgotten when the second has forgotten them: with a fixed window at its
 // end, and with other algorithms after the time in which a full key becomes fresh, at the latest after twice that time.
 
 // longestFresh bounds that time.
 const longestFresh = 10 * 365 * 24 * time.Hour
 
-// openSpilled opens what notes the units of a second budget. cfg is that of its limit.
+// openSpilled opens the limit that notes the units of a second budget. cfg is its limit's.
 func (c *counter) openSpilled(cfg redislimit.LimitConfig, open func(redislimit.LimitConfig) *redislimit.StoreLimit) {
 	cfg.Name, cfg.Algorithm = name(&c.StoreLimit)+" spilled", sluice.InFlight
 	period := fresh(&c.StoreLimit)

@@ -16,7 +16,7 @@ import (
 const maxHolds = 10_000
 
 // Hold implements rules.HoldStore: the holds are in Redis, so that each engine can go on with them. All calls have to be of one
-// server, and in a cluster of one slot, as those of an atomic domain are. A SlidingLog and limits with BlockFor have no holds.
+// server, and in a cluster of one slot, as in an atomic domain. A SlidingLog and limits with BlockFor have no holds.
 func (s *Store) Hold(terms rules.HoldTerms, calls []rules.StoreCall) (rules.HoldResult, error) {
 	return s.holds(redislimit.OpHold, &terms, calls)
 }
@@ -77,7 +77,7 @@ func (c *counter) hold(op redislimit.Op, terms *rules.HoldTerms, calls []rules.S
 	switch op {
 	case redislimit.OpSettle:
 		out.Remember, out.Capped, out.Debt = terms.Remember, true, clamp(in.Debt)
-		if c.inFlight() { // what has ended uses nothing
+		if c.inFlight() { // a call that has ended uses nothing
 			out.Cost = 0
 		}
 	case redislimit.OpExtend:

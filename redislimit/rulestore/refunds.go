@@ -59,7 +59,7 @@ type domain struct {
 	known   atomic.Bool  // it is sent refunds
 	since   atomic.Int64 // Redis's time in ms of the first refund, 0 if it is not known yet
 	settled atomic.Bool  // all processes know it
-	told    atomic.Int64 // Unix ns when this process has last told the others
+	told    atomic.Int64 // Unix ns when this process has last told other processes
 }
 
 // refunds reports whether the domain is sent refunds, as far as is known. Before Redis has been asked, it may be.

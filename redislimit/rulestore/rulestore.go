@@ -9,7 +9,7 @@
 // It is a rules.Store on top of a redislimit.Store: package redislimit says how units are lent, how counts are restored,
 // and how calls go on without Redis. Keys of Redis hold the domain and the entries of a descriptor as text, each with its
 // length, or their SHA-256 if that is long, so that different lists of entries have different keys. The keys of an
-// atomic domain are in one slot of a cluster, by a hash tag of the domain, and so are those of rules with then and of their
+// atomic domain are in one slot of a cluster, by a hash tag of the domain, and so are the keys of rules with then and of their
 // second budgets; other keys are spread over all slots.
 package rulestore
 
@@ -36,7 +36,7 @@ type Config struct {
 	// StoreConfig is for the Redis and, with Prefix and Replicas, for PerSecond, too. An empty Prefix is "sluice".
 	redislimit.StoreConfig
 
-	// PerSecond counts the limits of a second, except those of atomic domains. If it is nil they count with the others.
+	// PerSecond counts the limits of a second, except in atomic domains. If it is nil they count with all other limits.
 	PerSecond redis.UniversalClient
 
 	// OnError, if not nil, is called when Redis has not said, or was not told, which domains are sent refunds: once,
@@ -325,7 +325,7 @@ func (s *Store) DecideAll(calls []rules.StoreCall) (denied int, err error) {
 	return -1, s.settle(calls, absorbed)
 }
 
-// overfull returns the first call without hits, or with too many for an int, that stands in the way of others, or -1. One without
+// overfull returns the first call without hits, or with too many for an int, that denies other calls, or -1. One without
 // stands in the way if its window holds more than its limit, or its limiter would admit nothing. redislimit would only see a look.
 func (s *Store) overfull(calls []rules.StoreCall) (int, error) {
 	if !slices.ContainsFunc(calls, looks) {

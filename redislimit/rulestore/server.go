@@ -59,7 +59,7 @@ func (s *UpstreamServer) Status() redislimit.Status {
 	return out
 }
 
-// Stats returns what has been counted so far: calls by the Redis or the Fallback, Late and Failed calls,
+// Stats returns the counts so far: calls by the Redis or the Fallback, Late and Failed calls,
 // PoolTimeouts, DialErrors, Outages, Unshared, Trips and TripTime. All other fields are 0.
 func (s *UpstreamServer) Stats() redislimit.Stats {
 	return redislimit.Stats{

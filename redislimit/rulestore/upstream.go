@@ -21,7 +21,7 @@ import (
 type UpstreamConfig struct {
 	// Prefix begins the names of all keys, as CACHE_KEY_PREFIX does.
 	Prefix string
-	// PerSecond counts the limits of a second. If it is nil they count with the others.
+	// PerSecond counts the limits of a second. If it is nil they count with all other limits.
 	PerSecond redis.UniversalClient
 	// Budget is how long a call waits for an answer. 0 means 5 ms. The clients must have ContextTimeoutEnabled: otherwise
 	// they wait for timeouts of their own.
