@@ -56,7 +56,7 @@ func AtOnce(n int, lease time.Duration) Limit {
 }
 
 // WithBurst returns the limit with its burst set to n units in total. An n of 0 is the rate
-// again, not a burst of nothing.
+// again, not a burst of nothing. A limit of AtOnce becomes a rate.
 func (l Limit) WithBurst(n int) Limit {
 	l.Burst = n
 	return l
