@@ -1,4 +1,4 @@
-// Command benchmarks measures sluice beside other limiters and writes what it found:
+// Command benchmarks measures sluice beside other limiters and writes the results:
 // tables, charts and sections of the READMEs. Run it in its own folder.
 package main
 
@@ -27,7 +27,7 @@ const (
 	exitUsage  = 2 // the command line asks for something there is not
 )
 
-// failure is an error that is not the fault of the command line. All others are.
+// failure is an error that is not the fault of the command line. All other errors are.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
@@ -156,7 +156,7 @@ func verdict(stdout, stderr io.Writer, rows []guard.Row) error {
 	return nil
 }
 
-// runAll measures what is planned, writes it, and says where to.
+// runAll makes the planned measurements, writes them, and says where to.
 func runAll(cmd *cobra.Command, p plan) error {
 	m, err := p.resolve(progress(cmd.ErrOrStderr()))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/workload"
 )
 
-// A plan is what the command line asks for.
+// A plan is the measurements that the command line asks for.
 type plan struct {
 	rounds    int
 	only      string
@@ -35,7 +35,7 @@ func (p plan) complete() bool {
 	return p.only == "" && len(p.workloads) == 0 && len(p.parts) == 0 && !p.quick
 }
 
-// isPublished reports whether a folder is that of the published results, however it
+// isPublished reports whether a folder is the folder of the published results, however it
 // is spelled.
 func isPublished(folder string) bool {
 	path, err := filepath.Abs(folder)
@@ -118,7 +118,7 @@ type measurement struct {
 	log       func(format string, args ...any)
 }
 
-// resolve finds what the plan names. A name of nothing is an error.
+// resolve finds the subjects and parts that the plan names. A name of nothing is an error.
 func (p plan) resolve(log func(format string, args ...any)) (*measurement, error) {
 	m := &measurement{sizes: full, rounds: p.rounds, available: machine.Available, log: log}
 	if p.quick {
@@ -150,7 +150,7 @@ func (p plan) resolve(log func(format string, args ...any)) (*measurement, error
 	return m, err
 }
 
-// pick returns those of all that are named, in their own order; without names, all.
+// pick returns the named elements of all, in their own order; without names, all.
 func pick[T any](flag string, all []T, names []string, name func(T) string) ([]T, error) {
 	var picked []T
 	known := make([]string, len(all))

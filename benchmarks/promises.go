@@ -22,7 +22,7 @@ var (
 
 const promisesSection = "promises"
 
-// promisesResults are what promisesFile holds.
+// promisesResults are the content of promisesFile.
 type promisesResults struct {
 	Machine results.Machine
 	Results []promises.Result

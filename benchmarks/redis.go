@@ -24,7 +24,7 @@ var (
 
 const redisSection = "redis"
 
-// redisResults are what redisFile holds.
+// redisResults are the content of redisFile.
 type redisResults struct {
 	Machine results.Machine
 	Redis   string // the version of the server
@@ -79,7 +79,7 @@ func runRedis(cmd *cobra.Command, c remote.Config, publish bool) error {
 	return errors.Join(results.Save(redisFile, r), r.write())
 }
 
-// rewriteRedis makes what shows them from the recorded results.
+// rewriteRedis makes the pages from the recorded results.
 func rewriteRedis() error {
 	var r redisResults
 	if err := results.Load(redisFile, &r); err != nil {
@@ -96,7 +96,7 @@ func (r redisResults) write() error {
 // full is redisTable.
 func (r redisResults) full() string { return report.Redis(r.Samples) + "\n" + r.origin() }
 
-// section is that of redislimit's REFERENCE.md.
+// section is the section of redislimit's REFERENCE.md.
 func (r redisResults) section() string { return report.RedisRatios(r.Samples) + "\n" + r.origin() }
 
 func (r redisResults) origin() string {

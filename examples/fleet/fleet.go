@@ -24,7 +24,7 @@ type fleet struct {
 	replicas [replicas]replica
 }
 
-// start builds the command once, and starts the store and the replicas. The caller ends what is returned, with an error, too.
+// start builds the command once, and starts the store and the replicas. The caller ends the fleet, with an error, too.
 func start(ctx context.Context, server string) (_ *fleet, err error) {
 	f := &fleet{}
 	if f.dir, err = os.MkdirTemp("", "sluice-fleet-"); err != nil {

@@ -1,5 +1,5 @@
 // Command fleet shows that a limit holds for a fleet: three replicas of `sluiced serve` with one Redis or Valkey
-// admit together what the limit says, while one of them is killed, and then the store.
+// keep the limit together, while one of them is killed, and then the store.
 //
 //	go run ./examples/fleet
 //
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// coloured reports whether what is written to a file is for a person at a terminal who has nothing against colours.
+// coloured reports whether a file is a terminal whose user has nothing against colours.
 func coloured(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -79,14 +79,14 @@ func run(ctx context.Context, out io.Writer, seconds int, colour bool) error {
 	return t.verdict()
 }
 
-// event is what happens at half past a second.
+// event happens at half past a second.
 type event struct {
 	at   int // seconds since the first
 	what string
 	do   func(context.Context) error
 }
 
-// events are those of a run, at a fifth, two, three and four fifths of it.
+// events are the events of a run, at a fifth, two, three and four fifths of it.
 func (f *fleet) events(seconds int) []event {
 	at := func(fifth int) int { return seconds * fifth / 5 }
 	return []event{

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// row is what is known of a second.
+// row is the knowledge of a second.
 type row struct {
 	number   int
 	window   int64 // its seconds since 1970
@@ -45,7 +45,7 @@ type table struct {
 }
 
 // add adds a row. A call that was sent in one second and answered in the next one is counted where it fits: it may have been decided
-// in any of the two, and only what fits in neither is too much.
+// in any of the two, and only hits that fit in neither are too many.
 func (t *table) add(r row, c counts) {
 	r.counts, r.admitted = c, c.sure
 	for i, n := range t.across {
@@ -96,8 +96,8 @@ func (t *table) print(r *row) {
 	fmt.Fprintf(t.out, "   %s   %5d   %s\n", t.paint(colour, fmt.Sprintf("%5d", r.total())), limit, r.event)
 }
 
-// verdict judges the rows: with the store no second admits more than the limit. Each outage, with what heals after it, may admit
-// one limit more in all: what the store had counted and has lost.
+// verdict judges the rows: with the store no second admits more than the limit. Each outage, with the return after it, may admit
+// one limit more in all: the hits that the store had counted and has lost.
 func (t *table) verdict() error {
 	denied, failed, most, outages, before, worst := 0, 0, 0, 0, false, 0
 	var admitted [replicas]int

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// counts are what the proxy has settled and denied.
+// counts are the settled and denied units of the proxy.
 type counts struct {
 	mu sync.Mutex
 	of map[string]*count

@@ -1,6 +1,6 @@
 // Command llm is a proxy before a language model that limits each API key to requests, tokens, and streams at once. It
 // starts a model that streams words, and a load of clients, a third of which die in the middle of a stream. Then
-// it prints what each key has used, beside its limit.
+// it prints the units that each key has used, beside its limit.
 //
 //	go run ./examples/llm
 //	go run ./examples/llm -clients 50 -for 3s
@@ -78,7 +78,7 @@ func serve(address string, h http.Handler) (url string, err error) {
 	return "http://" + listener.Addr().String(), nil
 }
 
-// report prints what each key has used, and returns how many keys have used more than their limit, or hold a stream.
+// report prints the units that each key has used, and returns how many keys have used more than their limit, or hold a stream.
 func (p *proxy) report(w io.Writer, keys int, span time.Duration) (wrong int) {
 	most := p.tokens.WorstCase(span)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -130,10 +130,10 @@ type stream struct {
 	cut    bool // where the budget was spent
 }
 
-// used is what the stream costs: the backend's count, or what has been passed if it ended early.
+// used is the cost of the stream: the backend's count, or the tokens passed if it ended early.
 func (s *stream) used() int { return max(s.usage, s.prompt+s.passed) }
 
-// room reports whether one more token may pass. The stream asks for a step more when it has used what it holds, and
+// room reports whether one more token may pass. The stream asks for a step more when it has used its units, and
 // near the limit for less, so that it is cut exactly there.
 func (s *stream) room() bool {
 	if s.prompt+s.passed < s.held {
@@ -195,7 +195,7 @@ func (s *stream) pass(w http.ResponseWriter, r *http.Request, p *proxy, key stri
 	return lines.Err()
 }
 
-// An event is what counts of a chunk: whether it has a token, and the usage at the end of the stream.
+// An event is the part of a chunk that counts: whether it has a token, and the usage at the end of the stream.
 type event struct {
 	content bool
 	usage   int

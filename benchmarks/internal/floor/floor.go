@@ -66,7 +66,7 @@ func run(rounds, n int, parts []part) []results.Floor {
 	return rows
 }
 
-// sinkInt keeps the compiler from dropping what nobody looks at.
+// sinkInt keeps the compiler from dropping results that nobody looks at.
 var sinkInt atomic.Int64
 
 // empty is a limiter that does nothing.
@@ -84,7 +84,7 @@ func (empty) Close()            {}
 //go:noinline
 func Empty() peers.Limiter { return empty{} }
 
-// calls and key are those of the workload "hot".
+// calls and key are the workload "hot"'s.
 var (
 	calls = workload.Uniform(1).Calls
 	key   = calls.Key(0)

@@ -1,5 +1,5 @@
 // Package guard tells a lost fast path from a busy machine: it measures sluice
-// beside what one would write oneself, in turns, and compares the ratios with bounds
+// beside code that one would write oneself, in turns, and compares the ratios with bounds
 // that only something large can break.
 package guard
 
@@ -29,7 +29,7 @@ type Bound struct {
 	Most              float64
 }
 
-// Bounds are what is guarded. When they were chosen, a call took 0.58 to 0.62 of the
+// Bounds are the guarded ratios. When they were chosen, a call took 0.58 to 0.62 of the
 // baseline's time under the system clock and 0.20 to 0.26 under a coarse one; beside
 // two to four other busy processes on two cores the ratios reached 0.77 and 0.33. A
 // second reading of the clock made 0.88 to 1.06 of the former, and an allocation of 8
@@ -48,7 +48,7 @@ var Bounds = []Bound{
 // three workloads, 8 s in all.
 var Config = speed.Config{Rounds: 7, Round: 100 * time.Millisecond}
 
-// A Row is a bound and what was measured of it.
+// A Row is a bound and its measurement.
 type Row struct {
 	Bound
 	Ratio float64 // NaN: not measured
@@ -62,7 +62,7 @@ func (r Row) String() string {
 	return fmt.Sprintf("%-25s  %-8s  %.2f of the baseline's time, at most %.2f", r.Subject, r.Workload, r.Ratio, r.Most)
 }
 
-// Run measures what the bounds are about, one goroutine at a time.
+// Run measures the ratios of the bounds, one goroutine at a time.
 func Run(ctx context.Context, c speed.Config) ([]Row, error) {
 	var subjects []peers.Subject
 	for _, s := range peers.All() {

@@ -1,4 +1,4 @@
-// Package machine says where a run was made, and of what.
+// Package machine describes the machine and the code of a run.
 package machine
 
 import (
@@ -63,7 +63,7 @@ func Available() int64 {
 	return available(f)
 }
 
-// available is from what /proc/meminfo says.
+// available reads the text of /proc/meminfo.
 func available(r io.Reader) int64 {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		var kib int64
@@ -74,7 +74,7 @@ func available(r io.Reader) int64 {
 	return math.MaxInt64
 }
 
-// modelName is the first processor's, from what /proc/cpuinfo says. A virtual machine may hide the name's number: family and model still tell
+// modelName is the first processor's, from the text of /proc/cpuinfo. A virtual machine may hide the name's number: family and model still tell
 // processors apart.
 func modelName(r io.Reader) string {
 	values := map[string]string{}
@@ -98,7 +98,7 @@ func versions(modules []string) map[string]string {
 		return found
 	}
 	for _, m := range info.Deps {
-		// A module that a folder replaces has no version but that of the folder: the commit.
+		// A module that a folder replaces has no version but the folder's: the commit.
 		if m.Replace == nil && slices.Contains(modules, m.Path) {
 			found[m.Path] = m.Version
 		}

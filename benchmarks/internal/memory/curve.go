@@ -13,11 +13,11 @@ import (
 // CurveConfig is how many keys the memory is measured at.
 type CurveConfig struct {
 	From, To int   // of sluice's algorithms
-	PeersTo  int   // of the others, which make an object a key or several
+	PeersTo  int   // of peers, which make an object a key or several
 	MaxKeys  []int // of limiters that are filled up to it
 }
 
-// FullCurve is what the published curve is made with. For ten million objects the
+// FullCurve has the settings of the published curve. For ten million objects the
 // collections alone would take longer than all of sluice's curves.
 var FullCurve = CurveConfig{From: 1000, To: 1e7, PeersTo: 1e6, MaxKeys: []int{1e6, 1 << 20}}
 
@@ -27,9 +27,9 @@ const step = 1.1
 // leanest are the three lightest of the other libraries at a million keys.
 var leanest = []string{"go-chi/httprate", "throttled", "sethvargo/go-limiter"}
 
-// Curve weighs sluice's algorithms, and the leanest of the others, at every size from
+// Curve weighs sluice's algorithms, and the leanest peers, at every size from
 // From to To: each is one limiter that is filled on and on. It also weighs sluice's
-// algorithms when they are full: they have been shown MaxKeys keys, and what they weigh
+// algorithms when they are full: they have been shown MaxKeys keys, and their weight
 // is divided by the keys that they track.
 func Curve(subjects []peers.Subject, c CurveConfig, log func(format string, args ...any)) (curves []results.Curve, full []results.Memory, err error) {
 	known := workload.Distinct(max(c.To, c.PeersTo))

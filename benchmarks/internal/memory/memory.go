@@ -68,7 +68,7 @@ func measure(s peers.Subject, known workload.Sequence, keys int) (results.Memory
 // A heap is how much of it is in use.
 type heap struct{ bytes, objects uint64 }
 
-// settled returns a heap without garbage: what is released by a finalizer or a
+// settled returns a heap without garbage: memory that is released by a finalizer or a
 // sync.Pool takes a second collection.
 func settled() heap {
 	runtime.GC()

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// sources counts the limiters on a fast clock that have been closed, by what their clocks
+// sources counts the limiters on a fast clock that have been closed, by the source that their clocks
 // read in the end: a clock can become the system clock at any time.
 var sources = struct {
 	sync.Mutex
@@ -20,7 +20,7 @@ func noteSource(c *sluice.FastClock) {
 	sources.limiters[c.Source()]++
 }
 
-// FastSources says what fast clocks have read, as FastClock.Source says it, in how many
+// FastSources returns the sources of fast clocks, as FastClock.Source names them, in how many
 // limiters that have been closed.
 func FastSources() map[string]int {
 	sources.Lock()

@@ -6,7 +6,7 @@ import (
 	"github.com/puzpuzpuz/xsync/v4"
 )
 
-// keyed holds one limiter a key in a concurrent map: what a user of a limiter of
+// keyed holds one limiter a key in a concurrent map, as a user of a limiter of
 // one key writes around it. Adapters embed it and add Allow.
 type keyed[T any] struct {
 	m     *xsync.Map[string, T]
@@ -29,7 +29,7 @@ func (k *keyed[T]) Sweep() {}
 
 func (k *keyed[T]) Close() {}
 
-// interval is the time in which one unit returns, rounded down: what most peers
+// interval is the time in which one unit returns, rounded down: the time that most peers
 // keep. It is exact for all workloads.
 func (o Options) interval() time.Duration { return o.Period / time.Duration(o.Rate) }
 

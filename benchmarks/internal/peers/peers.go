@@ -1,5 +1,5 @@
 // Package peers puts every limiter that is measured behind one small interface:
-// one adapter a file. An adapter does what the limiter's own documentation tells
+// one adapter a file. An adapter does as the limiter's own documentation tells
 // its users to do, and nothing that a user would not.
 package peers
 
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Kind says what a subject is beside the others.
+// A Kind is the role of a subject.
 type Kind string
 
 const (
@@ -17,10 +17,10 @@ const (
 	Library  Kind = "library"  // a published limiter that takes a key
 	Keyed    Kind = "keyed"    // a published limiter of one key, one of them a key in a concurrent map
 	Bare     Kind = "bare"     // a published limiter of one key, without a map: no keys at all
-	Baseline Kind = "baseline" // what one would write oneself
+	Baseline Kind = "baseline" // code that one would write oneself
 )
 
-// Options are what every subject is made with.
+// Options are the settings that every subject is made with.
 type Options struct {
 	Rate    int           // units per Period
 	Period  time.Duration //
@@ -28,7 +28,7 @@ type Options struct {
 	MaxKeys int           // 0: no bound. Only subjects with Bounded take another value.
 	Expect  int           // how many keys will come, for the fixed table, which cannot grow; 0: 1<<20
 	DenyNew bool          // at MaxKeys new keys are denied, and no other is dropped. Only subjects with DeniesNew take it.
-	Stable  bool          // keys are hashed as a Snapshotter asks; others do not look at it
+	Stable  bool          // keys are hashed as a Snapshotter asks; other limiters ignore it
 }
 
 // A Limiter is one limiter under test.
@@ -37,9 +37,9 @@ type Limiter interface {
 	Allow(key string) bool
 	// Keys returns the number of tracked keys, or -1 where the limiter cannot tell.
 	Keys() int
-	// Sweep makes the limiter drop what it holds for idle keys, if it can be made to.
+	// Sweep makes the limiter drop the state of idle keys, if it can be made to.
 	Sweep()
-	// Close ends what the limiter runs in the background.
+	// Close ends the background work of the limiter.
 	Close()
 }
 
@@ -49,14 +49,14 @@ type Batcher interface{ Batch(n int) Batch }
 // A Batch is up to n keys, which one goroutine puts together.
 type Batch interface {
 	Add(key string)
-	// Allow does what Limiter.Allow does for each of the keys, in one call, and returns how
+	// Allow does as Limiter.Allow for each of the keys, in one call, and returns how
 	// many have passed. The batch is empty then.
 	Allow() (admitted int)
 	// AllowSingly is Allow in a call for each key.
 	AllowSingly() (admitted int)
 }
 
-// A Snapshotter is a Limiter that can write down what it holds while it is in use.
+// A Snapshotter is a Limiter that can write down its state while it is in use.
 type Snapshotter interface{ Snapshot(io.Writer) error }
 
 // A Changer is a Limiter whose limit can be changed while it is in use.
@@ -76,7 +76,7 @@ type Subject struct {
 	Batches   bool // its limiters are Batchers
 	PerUnit   bool // keeps every unit that it admits: memory is burst x keys
 
-	// Note says in one sentence what a reader must know to read the subject's row
+	// Note has in one sentence the knowledge that a reader needs for the subject's row
 	// rightly ("ids only", "one mutex", ...). May be empty.
 	Note string
 
@@ -91,5 +91,5 @@ const (
 )
 
 // Stands reports whether the subject is measured and shown where there is no room for
-// all of sluice's algorithms: all others are, and GCRA, the default, for the six.
+// all of sluice's algorithms: all peers are, and GCRA, the default, for the six.
 func (s Subject) Stands() bool { return s.Kind != Ours || strings.Contains(s.Name, "GCRA") }

@@ -23,7 +23,7 @@ func newThrottled(o Options) (Limiter, error) {
 	}
 	lim, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{
 		MaxRate:  throttled.PerDuration(o.Rate, o.Period),
-		MaxBurst: o.Burst - 1, // it counts what goes beyond the first
+		MaxBurst: o.Burst - 1, // it counts the units beyond the first
 	})
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ type Config struct {
 	Log    func(format string, args ...any)
 }
 
-// A Result is what came of a subject.
+// A Result is the outcome of a subject.
 type Result struct {
 	Subject, Module string
 	Says, Most      string
@@ -42,7 +42,7 @@ type Counterexample struct {
 	Span           time.Duration
 }
 
-// A situation is a limit, and what meets it.
+// A situation is a limit, and its traffic.
 type situation struct {
 	name  string
 	limit peers.Options
@@ -58,7 +58,7 @@ var (
 
 func limitOf(o peers.Options) sluice.Limit { return sluice.Per(o.Rate, o.Period).WithBurst(o.Burst) }
 
-// patterns are those of limittest, of three times what the limit admits on average.
+// patterns are limittest's, of three times as many units as the limit admits on average.
 func patterns(o peers.Options) map[string]func(limittest.Traffic) iter.Seq[limittest.Arrival] {
 	return map[string]func(limittest.Traffic) iter.Seq[limittest.Arrival]{
 		"steady":   limittest.Traffic.Steady,

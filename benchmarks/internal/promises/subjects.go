@@ -1,5 +1,5 @@
 // Package promises drives every limiter through the patterns of limittest in real time, and finds out which keep
-// what their documentation promises.
+// the promise of their documentation.
 package promises
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-go/sluice/limittest"
 )
 
-// A Subject is a limiter and what is promised of it.
+// A Subject is a limiter and its promise.
 type Subject struct {
 	peers.Subject
 
@@ -28,7 +28,7 @@ type Subject struct {
 	Promise    func(peers.Options) limittest.Promise
 }
 
-// A promise is what several subjects have in common.
+// A promise is shared by several subjects.
 type promise struct {
 	says, most string
 	of         func(peers.Options) limittest.Promise
@@ -44,7 +44,7 @@ var (
 	}}
 	// A token is there at each tick: a full bucket can be spent right before one.
 	ticks = promise{"one token every interval, on a tick", "capacity + d / interval, rounded up", func(o peers.Options) limittest.Promise {
-		interval := o.Period / time.Duration(o.Rate) // what the adapter gives it
+		interval := o.Period / time.Duration(o.Rate) // as the adapter gives it
 		return limittest.Bound(func(d time.Duration) int { return o.Burst + int((d+interval-1)/interval) }, 0)
 	}}
 	windows = promise{"so many a period", "limit x (1 + d / period, rounded up)", func(o peers.Options) limittest.Promise {

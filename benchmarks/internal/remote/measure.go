@@ -11,7 +11,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Workload is who asks for what.
+// A Workload is callers and their keys.
 type Workload struct {
 	Name     string
 	Callers  int
@@ -67,7 +67,7 @@ type Sample struct {
 	CPU       time.Duration // of Redis, a decision
 	Script    time.Duration // that Redis spends in a call of the script
 	Scripts   float64       // calls of the script, a decision
-	Commands  float64       // that Redis runs, those of scripts too, a decision
+	Commands  float64       // that Redis runs, in scripts too, a decision
 	Admitted  float64       // of the decisions
 }
 
@@ -138,7 +138,7 @@ func (c Config) under(ctx context.Context, w Workload, s *Server) ([]Sample, err
 // have been.
 type calls func(ctx context.Context, d time.Duration) (*outcome, error)
 
-// An outcome is what calls have come to.
+// An outcome is the result of calls.
 type outcome struct {
 	took     *hdrhistogram.Histogram // each of them
 	admitted int

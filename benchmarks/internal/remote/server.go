@@ -62,7 +62,7 @@ func (s *Server) info(ctx context.Context, section string) (map[string]string, e
 	return fields, nil
 }
 
-// A usage is what a server has done since it began.
+// A usage is the work of a server since it began.
 type usage struct {
 	cpu      time.Duration // of all of its threads
 	commands int64

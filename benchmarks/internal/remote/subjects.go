@@ -33,10 +33,10 @@ type Subject struct {
 	New  func(addr string, limit Limit, replicas int) (take Take, end func(), err error)
 }
 
-// Base is the subject that the others are compared with.
+// Base is the subject that all other subjects are compared with.
 const Base = "redis_rate"
 
-// Subjects returns those of a workload.
+// Subjects returns the subjects of a workload.
 func Subjects(w Workload) []Subject {
 	subjects := []Subject{
 		{"redislimit.Limiter", newLimiter},
@@ -48,14 +48,14 @@ func Subjects(w Workload) []Subject {
 		{"rueidis", newRueidis},
 	}
 	if w.Callers == 1 && w.Keys == 1 {
-		// Every other call settles a lease and asks for another: what that takes Redis. With many
-		// keys, leases that nobody spends would be given back while others are measured.
+		// Every other call settles a lease and asks for another: the work of Redis for that. With many
+		// keys, leases that nobody spends would be given back while other subjects are measured.
 		single := redislimit.TierConfig{Budget: time.Second, Lease: redislimit.Lease{Max: 1, Life: time.Second}}
 		subjects = append(subjects, Subject{"redislimit.Tier, leases of 1", tierOf("single", single)})
 	}
 	if w.Load > 0 {
-		// Leases leave Redis a few dozen calls a second, and each of them finds caches that others
-		// have filled. This is what the script of the others takes then.
+		// Leases leave Redis a few dozen calls a second, and each of them finds caches that other programs
+		// have filled. This is the time of the other subjects' script then.
 		subjects = append(subjects, Subject{fmt.Sprintf("%s, 1 call in %d", Base, seldom), rarely(newRedisRate)})
 	}
 	return subjects
@@ -108,7 +108,7 @@ func leadingTier(prefix string, c redislimit.TierConfig) func(string, Limit, int
 }
 
 // tierBy returns a function that makes a tier of c. Its budget is one that no call misses, so that
-// the answers are those of Redis, of memory and of leases; a call that misses it is an error.
+// the answers come from Redis, from memory and from leases; a call that misses it is an error.
 func tierBy(connect func(addr string) (redis.UniversalClient, error), prefix string, c redislimit.TierConfig) func(string, Limit, int) (Take, func(), error) {
 	c.OnUnavailable = redislimit.FailClosed
 	return func(addr string, limit Limit, replicas int) (Take, func(), error) {

@@ -15,7 +15,7 @@ type bars struct {
 	colors          [][]color.Color // for each series, of each row
 	panels          []panel
 	across          int  // panels beside each other
-	whole           bool // no bar is cut, however long the others look short beside it
+	whole           bool // no bar is cut, however short other bars look beside it
 	print           func(float64) string
 }
 
@@ -98,7 +98,7 @@ func (b *bars) drawPanel(p *page, pan panel, x, y, width vg.Length) {
 }
 
 // fullLength is the value whose bar takes all the room: the largest, but at most
-// five times the median unless whole, so that one outlier does not make all others
+// five times the median unless whole, so that one outlier does not make all other bars
 // dots.
 func fullLength(series [][]float64, whole bool) float64 {
 	var all []float64

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
-// A budget is one promise of the design and what was measured of it.
+// A budget is one promise of the design and its measurement.
 type budget struct {
 	what     string
 	relation relation
@@ -27,7 +27,7 @@ func newBudget(what string, r relation, bound float64, unit string, decimals int
 	return budget{what: what, relation: r, bound: bound, unit: unit, decimals: decimals, measured: math.NaN()}
 }
 
-// newRatio returns a budget for the time of a as a multiple of that of b. The two %s of
+// newRatio returns a budget for the time of a as a multiple of b's. The two %s of
 // basis are their medians.
 func newRatio(what string, r relation, bound float64, decimals int, a, b []float64, basis string) budget {
 	ratio := newBudget(what, r, bound, "x", decimals)
@@ -35,7 +35,7 @@ func newRatio(what string, r relation, bound float64, decimals int, a, b []float
 	return ratio
 }
 
-// raise has x measured if it is more than what was so far. A NaN is no figure.
+// raise has x measured if it is more than the figure so far. A NaN is no figure.
 func (b *budget) raise(x float64, basis string, args ...any) {
 	if !math.IsNaN(x) && !(x <= b.measured) {
 		b.measured, b.basis = x, fmt.Sprintf(basis, args...)
@@ -122,8 +122,8 @@ func (v *view) budgets() []budget {
 const noBound = 0
 
 // speedBudgets compares the default algorithm with the best library: bounds by
-// columns. Beside it stands what to compare it with: the ratio of the fixed table, and where
-// the bound is missed, that of the parts of a decision alone.
+// columns. Beside it stands the ratio of the fixed table, and where
+// the bound is missed, the ratio of the parts of a decision alone.
 func (v *view) speedBudgets(clock string, bounds []float64) []budget {
 	var list []budget
 	for i, bound := range bounds {
@@ -145,11 +145,11 @@ func (v *view) speedBudgets(clock string, bounds []float64) []budget {
 	return list
 }
 
-// part is what a part costs alone, at the least: a floor on a disturbed machine
+// part is the cost of a part alone, at the least: a floor on a disturbed machine
 // would be one that calls can be below.
 func (v *view) part(name string) float64 { return least(v.floor[name]) }
 
-// otherParts are what a decision is made of but the clock: the hash, the loads of
+// otherParts are the parts of a decision but the clock: the hash, the loads of
 // the table, the id and the word, and the CAS.
 func (v *view) otherParts() float64 {
 	return v.part(floor.Maphash) + 3*v.part(floor.Load) + v.part(floor.CAS)
@@ -249,7 +249,7 @@ func (v *view) budgetTable() *table {
 	return t
 }
 
-// Summary counts the verdicts in one line, and names what is missed.
+// Summary counts the verdicts in one line, and names the missed budgets.
 func Summary(r results.Results) string {
 	counts := map[string]int{}
 	var lost []string

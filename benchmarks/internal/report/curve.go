@@ -12,7 +12,7 @@ import (
 const curveLeast = 10_000
 
 // curveBudgets judge the own subjects of one word: the worst of them. The sizes are
-// evenly spaced on a logarithmic scale, so their mean is that of a size nobody knows.
+// evenly spaced on a logarithmic scale, so their mean is the mean for a size that nobody knows.
 func (v *view) curveBudgets() []budget {
 	worst := newBudget("memory at any size above 10,000 keys, one word", atMost, 30, "B a key", 1)
 	mean := newBudget("memory on average over these sizes", atMost, 24, "B a key", 1)
@@ -90,7 +90,7 @@ func (v *view) curveChart() ([]byte, error) {
 	return v.drawLines(c)
 }
 
-// curveNote says where the lines of the others end.
+// curveNote says where the lines of peers end.
 func (v *view) curveNote() string {
 	own, others := 0, 0
 	for _, c := range v.Curve {

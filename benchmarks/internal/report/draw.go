@@ -165,7 +165,7 @@ func spreadOut(at []vg.Length, gap vg.Length) []vg.Length {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return int(1000 * (at[a] - at[b])) })
 	out := slices.Clone(at)
-	// Half of what overlaps is taken upwards, until nothing overlaps.
+	// Half of each overlap is taken upwards, until nothing overlaps.
 	for range 100 * len(at) {
 		moved := false
 		for i := 1; i < len(order); i++ {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
-// Promises is the table of which limiters keep what they promise. Versions are by module.
+// Promises is the table of limiters that keep their promises or break them. Versions are by module.
 func Promises(all []promises.Result, versions map[string]string) string {
 	t := table{head: []string{"limiter", "version", "its promise: most in a span d", "kept", "smallest counterexample"}, align: "lllll"}
 	for _, r := range all {

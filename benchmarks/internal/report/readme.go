@@ -36,7 +36,7 @@ func inReadme(s results.Subject) bool {
 	return isOurs(s) && s.Stands() || slices.Contains(readmePeers, s.Name)
 }
 
-// Section returns what stands between the markers of a section.
+// Section returns the text between the markers of a section.
 func Section(page, name string) (string, error) {
 	start, end, err := bounds(page, name)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/remote"
 )
 
-// RedisRatios is the table of redislimit's REFERENCE.md: the decisions a second that the base makes, a median, and what
-// the others make, as medians of the ratios to it in each round.
+// RedisRatios is the table of redislimit's REFERENCE.md: the decisions a second of the base, a median, and
+// of the other subjects, as medians of the ratios to it in each round.
 func RedisRatios(samples []remote.Sample) string {
 	subjects := remote.Subjects(remote.Workload{})
 	t := table{head: []string{"decisions/s, x " + remote.Base}, align: "l"}

@@ -28,7 +28,7 @@ func medianMillis(d []time.Duration) float64 {
 }
 
 // PairedRatio is the median of a[i]/b[i]. Samples of one index were taken near each
-// other, so what slows the machine for a while slows both, and cancels out; in a
+// other, so a slow machine slows both, and cancels out; in a
 // ratio of medians it does not. Where one has more samples a round than the other, the
 // medians of its rounds count.
 func PairedRatio(a, b []float64) float64 {
@@ -55,7 +55,7 @@ func spread(samples []float64) float64 {
 	return (s[last-last/4] - s[last/4]) / median(s)
 }
 
-// least is the smallest sample: what a part costs on an undisturbed machine.
+// least is the smallest sample: the cost of a part on an undisturbed machine.
 func least(samples []float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()

@@ -55,7 +55,7 @@ func (v *view) heading() string {
 		m.CPU, m.Cores, m.OS, m.Arch, m.Go, m.Date, m.Commit, m.Rounds, v.fastSources())
 }
 
-// fastSources is a line on what fast clocks have read; "" if there were none.
+// fastSources is a line on the sources of fast clocks; "" if there were none.
 func (v *view) fastSources() string {
 	var parts []string
 	for _, source := range slices.Sorted(maps.Keys(v.Machine.FastClock)) {
@@ -119,9 +119,9 @@ func (v *view) everyRow() *table {
 	return t
 }
 
-// floorOf is what the parts of one call of a workload cost; NaN where a call is not
+// floorOf is the cost of the parts of one call of a workload; NaN where a call is not
 // the sum of parts, as for a new key, or with two cores. Cache misses are not among
-// them: those of one call overlap with the work of the next, so that calls can be
+// them: the misses of one call overlap with the work of the next, so that calls can be
 // faster than a miss.
 func (v *view) floorOf(c column, clock string) float64 {
 	parts := v.part(floor.Driver) + v.clockFloor(clock) + v.otherParts()

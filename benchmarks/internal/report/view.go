@@ -20,7 +20,7 @@ const (
 	twoCPU = "parallel-2"
 )
 
-// columns are those of the README's table, and the rows of its budgets.
+// columns are the columns of the README's table, and the rows of the budgets.
 var columns = []column{
 	{"hot", "hot", serial},
 	{"1,000 keys", "thousand", serial},
@@ -77,7 +77,7 @@ func (v *view) row(subject, workload, mode string) []float64 {
 
 func (v *view) samples(subject string, c column) []float64 { return v.row(subject, c.workload, c.mode) }
 
-// A clock is what an own subject reads the time from.
+// A clock is the source of time of a sluice subject.
 const (
 	system = peers.System
 	fast   = peers.Fast
@@ -95,7 +95,7 @@ func (v *view) fastFallen() (fallen, all int) {
 	return fallen, all
 }
 
-// clockName is what tables call a clock. A fast clock that was the system clock, in all
+// clockName is the name of a clock in tables. A fast clock that was the system clock, in all
 // limiters or in some, says so.
 func (v *view) clockName(clock string) string {
 	name := clock + " clock"

@@ -9,7 +9,7 @@ import (
 // File is the name under which a folder of results keeps them for programs.
 const File = "results.json"
 
-// Load reads into r, a pointer, what Save has written. The error names the file.
+// Load reads into r, a pointer, a file of Save. The error names the file.
 func Load(path string, r any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package results is what the measurements found: the one form in which they are
+// Package results has the measurements: the one form in which they are
 // handed to the tables, the charts and the README.
 package results
 
@@ -21,27 +21,27 @@ type Results struct {
 	Tails    []Stall `json:",omitempty"` // the situations with the most to move
 	Floor    []Floor
 	Allocs   []Allocs
-	Omitted  []Omission // what a reader would look for and not find
+	Omitted  []Omission // rows that a reader would look for and not find
 }
 
-// Subject is what the tables say of a subject beside its figures: peers.Subject
-// without what makes it run.
+// Subject describes a subject in tables beside its figures: peers.Subject
+// without the code.
 type Subject struct {
 	Name, Module, Kind, Clock, Note string
 	PerUnit                         bool
 }
 
-// Stands is that of peers.Subject.
+// Stands is peers.Subject's.
 func (s Subject) Stands() bool {
 	return peers.Subject{Name: s.Name, Kind: peers.Kind(s.Kind)}.Stands()
 }
 
-// Describe is what the tables say of a subject.
+// Describe describes a subject in tables.
 func Describe(s peers.Subject) Subject {
 	return Subject{Name: s.Name, Module: s.Module, Kind: string(s.Kind), Clock: s.Clock, Note: s.Note, PerUnit: s.PerUnit}
 }
 
-// Machine says where and when the run was made, and of what.
+// Machine has the place, the time and the commit of a run.
 type Machine struct {
 	Date     string // 2006-01-02
 	Commit   string // of sluice; ends in "+changes" if the tree was not clean
@@ -50,7 +50,7 @@ type Machine struct {
 	CPU      string
 	Cores    int
 	Rounds   int
-	// FastClock is what the fast clocks of this run have read, and in how many limiters, as
+	// FastClock has the sources of the fast clocks of this run, and in how many limiters, as
 	// peers.FastSources says it.
 	FastClock map[string]int    `json:",omitempty"`
 	Versions  map[string]string // module path -> version
@@ -80,7 +80,7 @@ type Memory struct {
 	GCWithout     []time.Duration // the same with it gone, right after
 }
 
-// Curve is what a subject weighs that is filled on and on: Bytes[i] is the heap for each of
+// Curve is the weight of a subject that is filled on and on: Bytes[i] is the heap for each of
 // Keys[i] keys.
 type Curve struct {
 	Subject string
@@ -95,15 +95,15 @@ type Stall struct {
 	Keys                       int    `json:",omitempty"`
 	Calls                      int64
 	P50, P99, P999, P9999, Max int64
-	// Baseline is the same loop around an empty call: what the machine adds by itself.
+	// Baseline is the same loop around an empty call: the time that the machine adds by itself.
 	// It is made as often, of Tails for as long.
 	BaselineP9999, BaselineMax int64
 }
 
-// Own is the longest call without what the machine adds.
+// Own is the longest call without the machine's part.
 func (s Stall) Own() int64 { return max(s.Max-s.BaselineMax, 0) }
 
-// Floor is what one part of a decision costs alone, in ns.
+// Floor is the cost of one part of a decision alone, in ns.
 type Floor struct {
 	Part    string
 	Samples []float64

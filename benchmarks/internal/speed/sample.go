@@ -80,7 +80,7 @@ func Prepare(s peers.Subject, w workload.Workload) (peers.Limiter, error) {
 }
 
 // Sample times a number of calls as one block, beginning with call from of the
-// sequence, and checks their outcome against what the workload declares: the
+// sequence, and checks their outcome against the workload's declaration: the
 // admitted calls, and the keys that the limiter tracks afterwards.
 func Sample(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, from, calls int) (time.Duration, error) {
 	d, err := sample(l, s, w, m, from, calls)
@@ -94,7 +94,7 @@ func Sample(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, from,
 }
 
 // sample is Sample without a look at the keys. Some limiters count them by going
-// through all of them, which brings them into the cache or drives others out.
+// through all of them, which brings them into the cache or drives other keys out.
 func sample(l peers.Limiter, s peers.Subject, w workload.Workload, m Mode, from, calls int) (time.Duration, error) {
 	d, admitted := drive(l, w, m, from, calls)
 	if want := w.Admits(calls); admitted != want {

@@ -57,7 +57,7 @@ var scalingSubjects = []string{
 	"x/time/rate in xsync", "failsafe-go in xsync", "throttled", "sethvargo/go-limiter",
 }
 
-// ScalingSubjects picks those of the subjects that Scaling is meant for.
+// ScalingSubjects picks the subjects that Scaling is meant for.
 func ScalingSubjects(all []peers.Subject) []peers.Subject {
 	return slices.DeleteFunc(slices.Clone(all), func(s peers.Subject) bool { return !slices.Contains(scalingSubjects, s.Name) })
 }
@@ -276,7 +276,7 @@ func (r *runner) samples(l *instance, s peers.Subject, w workload.Workload, m Mo
 	for i := r.first; i < end; i++ {
 		calls, from := w.Calls.Len(), 0
 		if !w.Unique {
-			// The same calls for all subjects, others for the next sample.
+			// The same calls for all subjects, new calls for the next sample.
 			from = ((r.round*perRound+i)*len(r.config.Modes) + mode) * 100_003
 			var err error
 			if calls, err = r.warm(l, s, w, m, id, from, i == r.first); err != nil {
@@ -309,7 +309,7 @@ func samplesOf(w workload.Workload, m Mode) int {
 	return perRound
 }
 
-// warm makes the calls that come before those of a sample, to bring the caches into
+// warm makes the calls that come before a sample's, to bring the caches into
 // the state of a limiter in use: an eighth as many, but perKept times as many where others
 // have used the caches since. In the first round it also finds out how many calls
 // a sample takes; the later rounds take as many.

@@ -24,7 +24,7 @@ func growth(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, er
 	return run, baseline, checkKeys(l, c.fresh, c.Keys)
 }
 
-// flood times new keys at a limiter that is full of others.
+// flood times new keys at a limiter that is full.
 func flood(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err error) {
 	l, err := s.New(c.flood.Options)
 	if err != nil {
@@ -72,7 +72,7 @@ func allow(l peers.Limiter, w workload.Workload, more func(i int) bool) *hdrhist
 const (
 	sweepPeriod = time.Second
 	sweepRate   = 5000
-	// liveKeys are called while the others are swept. Each is called in turn, so that
+	// liveKeys are called while idle keys are swept. Each is called in turn, so that
 	// every shard is met often, and more often than sweepRate a second (any limiter
 	// that takes less than 780 ns a call), so that none of them becomes idle.
 	liveKeys = 256
@@ -91,7 +91,7 @@ func sweep(s peers.Subject, c setup) (run, baseline *hdrhistogram.Histogram, err
 	}
 	c.fill(l)
 	time.Sleep(c.Idle)
-	// No fresh key is among those of the flood.
+	// No fresh key is among the flood's.
 	live := func(i int) string { return c.flood.Calls.Key(i % liveKeys) }
 	for i := range sweepRate * liveKeys { // their whole burst
 		l.Allow(live(i))

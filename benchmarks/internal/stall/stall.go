@@ -22,10 +22,10 @@ type Config struct {
 	Idle    time.Duration // how long to wait until keys that were charged once are idle
 
 	Turnover int  // how many new keys come in a flood; 0: Keys
-	AsLong   bool // the empty call is made for as long as the others, instead of as often
+	AsLong   bool // the empty call is made for as long as the measured calls, instead of as often
 }
 
-// Full is what the published tables are made with. In the sweep's limit a key is
+// Full has the settings of the published tables. In the sweep's limit a key is
 // idle after one period, with windows after two at most; a period is a second.
 var Full = Config{Keys: 1 << 20, Repeats: 5, Idle: 2*sweepPeriod + 100*time.Millisecond}
 
@@ -40,7 +40,7 @@ type situation struct {
 // timed makes one run. The baseline is the same loop around an empty call.
 type timed func(peers.Subject, setup) (run, baseline *hdrhistogram.Histogram, err error)
 
-// setup is what the situations share: the calls of the workloads on new keys.
+// setup is shared by the situations: the calls of the workloads on new keys.
 type setup struct {
 	Config
 	fresh, flood workload.Workload
@@ -80,7 +80,7 @@ func boundless(s peers.Subject) string {
 	return keyless(s)
 }
 
-// omitted is why a subject turned out not to do what was to be measured.
+// omitted is why a subject could not be measured.
 type omitted string
 
 func (o omitted) Error() string { return string(o) }
@@ -102,7 +102,7 @@ func Run(subjects []peers.Subject, c Config, log func(format string, args ...any
 	return rows.measured, rows.left, nil
 }
 
-// A collection is the rows of a measurement, and why others are left out.
+// A collection is the rows of a measurement, and the reasons for subjects that are left out.
 type collection struct {
 	measurement string
 	pick        func([]*hdrhistogram.Histogram) *hdrhistogram.Histogram // the run that counts
@@ -170,7 +170,7 @@ func calmestRun(runs []*hdrhistogram.Histogram) *hdrhistogram.Histogram {
 const longest = time.Minute
 
 // record times call(0), call(1), ... each by itself, as long as more says so.
-// The clock is read before and after: what comes between two calls, such as
+// The clock is read before and after: work between two calls, such as
 // counting, is no part of either.
 func record(more func(i int) bool, call func(i int)) *hdrhistogram.Histogram {
 	h := hdrhistogram.New(1, int64(longest), 3)

@@ -22,7 +22,7 @@ type TailConfig struct {
 	Idle     time.Duration // see Config
 }
 
-// FullTails is what the published tables are made with: ten million keys, and a log that
+// FullTails has the settings of the published tables: ten million keys, and a log that
 // comes to 512 MB.
 var FullTails = TailConfig{Keys: 1e7, LogKeys: 1 << 16, LogUnits: 1000, Repeats: 3, Idle: Full.Idle}
 
@@ -48,7 +48,7 @@ var tails = []tail{
 	{"log", true, growth},
 }
 
-// has reports whether a subject is in it. The limiters of others make objects, and ten million
+// has reports whether a subject is in it. Other limiters make objects, and ten million
 // of them take gigabytes.
 func (t tail) has(s peers.Subject) bool {
 	return s.Kind == peers.Ours && s.Clock == peers.System && s.PerUnit == t.log && (t.log || s.Stands())

@@ -11,18 +11,18 @@ import (
 	"github.com/sluice-go/sluice/benchmarks/internal/peers"
 )
 
-// A Workload is a series of calls and what must come of them.
+// A Workload is a series of calls and their due outcome.
 type Workload struct {
 	Name       string
 	Keys       int           // distinct keys that a subject tracks during the calls
-	Options    peers.Options // what subjects are made with; see OptionsFor
+	Options    peers.Options // of the subjects; see OptionsFor
 	AdmitRatio float64       // of the calls: 1 or 0, exactly
 
 	// Population is called for once before anything is measured, and all of it is
 	// admitted. It has no repetitions; its first PopulationLen keys count.
 	Population    Sequence
 	PopulationLen int
-	// Calls is what is measured.
+	// Calls are measured.
 	Calls Sequence
 	// Unique workloads never call for a key twice: a sample is one pass over Calls,
 	// and ends the use of the limiter.
@@ -62,7 +62,7 @@ func unhurried(o peers.Options) peers.Options {
 	return o
 }
 
-// OptionsFor returns what a subject is made with for the workload: the same for all
+// OptionsFor returns the options of a subject for the workload: the same for all
 // that can represent it.
 func (w Workload) OptionsFor(s peers.Subject) peers.Options {
 	if w.Options.Rate == generous.Rate && (s.Blocks || s.PerUnit) {
@@ -191,8 +191,8 @@ func strangers(room int) Sequence {
 }
 
 // denyNew returns two workloads on a limiter that is full and whose keys are all spent:
-// what it denies because they are, and what it denies because there is no room. The keys
-// of the former are from the first half of what it was shown, for which every shard had
+// its denials because they are, and its denials because there is no room. The keys
+// of the former are from the first half of its keys, for which every shard had
 // room. Both are spread over the whole table alike.
 func denyNew(z Sizes, r *rand.Rand) (full, refused Workload) {
 	o := spent
@@ -234,7 +234,7 @@ func (w Workload) Excludes(s peers.Subject) string {
 func (w Workload) Admits(calls int) int { return int(w.AdmitRatio) * calls }
 
 // CheckKeys compares the number of keys that a limiter tracks after a number of
-// calls with the declared one, and returns what was wanted if they differ. Limiters
+// calls with the declared one, and returns the declared share if they differ. Limiters
 // that cannot tell (-1) pass: the tests of package peers have shown that they track
 // keys apart.
 func (w Workload) CheckKeys(tracked, calls int) (want string) {

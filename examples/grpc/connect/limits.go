@@ -48,7 +48,7 @@ func (limits) WrapStreamingClient(next connect.StreamingClientFunc) connect.Stre
 	return next
 }
 
-// serve calls a handler if the call is admitted, and settles what it costs.
+// serve calls a handler if the call is admitted, and settles its cost.
 func (l limits) serve(ctx context.Context, call grpclimit.Call, p connect.Peer, h http.Header, handle func() error) error {
 	v := l.judge.Decide(asGRPC(ctx, p, h), call)
 	if err := v.Err(); err != nil {
