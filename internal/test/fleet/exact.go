@@ -25,7 +25,7 @@ var periods = map[string]time.Duration{
 	"second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour,
 }
 
-// Period is that of the limit's unit.
+// Period is the limit's unit.
 func (l *Limit) Period() time.Duration { return periods[l.Unit] }
 
 // Rules are the rules of the domain fleet with these limits.

@@ -23,7 +23,7 @@ type Fault struct {
 	Begin, End func(*bench) error
 	// Apart says that some services are without the store while others have it: these admit their share besides.
 	Apart bool
-	// Clock says that the store's clock steps by a second: what comes back in that is admitted besides.
+	// Clock says that the store's clock steps by a second: units that come back in it are admitted besides.
 	Clock bool
 	// Silent says that no service need notice.
 	Silent bool
@@ -31,12 +31,12 @@ type Fault struct {
 	Forgets int
 }
 
-// bench is what a fault is tried on.
+// bench is the fleet that a fault is tried on.
 type bench struct {
 	store  *Store
 	fleet  *Fleet
 	target *servers.Redis // that has the key of the load
-	clock  string         // a file: what the clock of servers is off by
+	clock  string         // a file: the error of the servers' clock
 	rules  string
 }
 
@@ -108,7 +108,7 @@ func jump(by string) func(*bench) error {
 	}
 }
 
-// step changes what the clock of servers is off by.
+// step changes the error of the servers' clock.
 func (b *bench) step(by string) error { return os.WriteFile(b.clock, []byte(by+"\n"), 0o600) }
 
 // reload changes the rules, and waits until all services have them.
@@ -131,7 +131,7 @@ func (b *bench) reload(rules string) error {
 	return nil
 }
 
-// Row is what a fault has done.
+// Row has the effects of a fault.
 type Row struct {
 	Fault          Fault
 	Version        string
@@ -182,7 +182,7 @@ func (f Fault) Can(server string) error {
 	return err
 }
 
-// otherClock returns a server like binary whose clock is off by what a file says. That of a Sentinel is right: one whose
+// otherClock returns a server like binary whose clock is off by the number in a file. A Sentinel's clock is right: one whose
 // clock goes back does nothing for 30 s, and then refuses a replica that has been without its primary for as long.
 func (b *bench) otherClock(binary, dir string) (string, error) {
 	library, err := faketime(binary)
@@ -290,7 +290,7 @@ func (f Fault) run(b *bench, row *Row, lasts time.Duration) error {
 	return nil
 }
 
-// watchReplicas returns what tells when a replica has become a primary, or nil without replicas.
+// watchReplicas returns a function that tells when a replica has become a primary, or nil without replicas.
 func (b *bench) watchReplicas() <-chan time.Time {
 	replicas := b.store.Replicas()
 	if len(replicas) == 0 {
@@ -331,7 +331,7 @@ func (b *bench) holder() (*servers.Redis, error) {
 	return nil, fmt.Errorf("no primary has the key of the day")
 }
 
-// judge fills in the row, and what promise is broken.
+// judge fills in the row, and the broken promise.
 func (r *Row) judge(calls []Call) error {
 	r.Calls = len(calls)
 	r.Errors, r.FirstError = Errors(calls)
@@ -362,8 +362,8 @@ func (r *Row) judge(calls []Call) error {
 // client that waits as long for the reply of a node that hangs.
 const healed = 4500 * time.Millisecond
 
-// promise returns what is broken of what is documented: without a store the shares admit a burst more at most; those
-// that are alone without it admit their shares besides; and a clock that jumps brings back what comes back in that.
+// promise returns the documented promise that is broken: without a store the shares admit a burst more at most; services
+// that are alone without it admit their shares besides; and a clock that jumps brings back the units of that time.
 func (r *Row) promise(seconds []Call, worst func(time.Duration) int) error {
 	day, second := dayLimit.Requests, secondLimit.Requests
 	if r.Lost == 0 && (r.Fault.Clock || r.Fault.Forgets > 0) { // nobody has done without the store

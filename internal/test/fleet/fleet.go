@@ -1,5 +1,5 @@
-// Package fleet starts real fleets, of `sluiced serve` processes and of Redis or Valkey, loads them, breaks what is between
-// them, and judges what they admitted together. Its tests are the proof that a fleet keeps its limits; package prove is
+// Package fleet starts real fleets, of `sluiced serve` processes and of Redis or Valkey, loads them, breaks the connections between
+// them, and judges the calls that they admitted together. Its tests are the proof that a fleet keeps its limits; package prove is
 // the same as a command, for longer runs.
 package fleet
 

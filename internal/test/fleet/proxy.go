@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A Proxy stands between services and a server. It can be slow, swallow what it reads, and cut connections.
+// A Proxy stands between services and a server. It can be slow, swallow bytes, and cut connections.
 type Proxy struct {
 	listener net.Listener
 	server   string

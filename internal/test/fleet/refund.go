@@ -33,7 +33,7 @@ func take(s *Service, key, value string, hits uint64) (admitted bool, remaining 
 	return answer.OverallCode == pb.RateLimitResponse_OK, answer.Statuses[0].LimitRemaining, nil
 }
 
-// A Stream is a call that takes an estimate, and gives back what it has not used at its end, as a proxy does for budgets of
+// A Stream is a call that takes an estimate, and gives back unused units at its end, as a proxy does for budgets of
 // tokens: also if it was denied, since a proxy does not look.
 type Stream struct {
 	Estimate, Used uint64

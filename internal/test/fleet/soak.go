@@ -23,7 +23,7 @@ type Soak struct {
 	Out             io.Writer
 }
 
-// soakLimits are those of its keys: short windows, a bucket, and a window that is never over.
+// soakLimits are the limits of its keys: short windows, a bucket, and a window that is never over.
 var soakLimits = []Limit{
 	{Name: "second", Algorithm: sluice.FixedWindow, Requests: 9, Unit: "second"},
 	{Name: "bucket", Algorithm: sluice.TokenBucket, Requests: 9, Unit: "second"},
@@ -69,10 +69,10 @@ func (s *Soak) Run() error {
 	return nil
 }
 
-// totals is what is known of all rounds.
+// totals are the sums of all rounds.
 type totals struct {
 	days    map[string]int // admitted by key
-	forgets int            // what stores may have forgotten of a key
+	forgets int            // units of a key that stores may have forgotten
 	sizes   []size
 	lost    int // how often services have lost their store
 }
@@ -139,7 +139,7 @@ func (t *totals) forgiven() (n int) {
 	return n
 }
 
-// judge returns what is broken of the promise for each key: all that its limit admits, and where a fault leaves services without their
+// judge returns the broken promise of each key: all that its limit admits, and where a fault leaves services without their
 // store, a burst more; those that are alone without it admit their shares besides.
 func (t *totals) judge(calls []Call, f Fault) error {
 	if n, err := Errors(calls); n > 0 {
@@ -173,7 +173,7 @@ func (t *totals) judgeKey(l *Limit, key [2]string, calls []Call, f Fault) error 
 		return nil
 	case l.Algorithm == sluice.FixedWindow:
 		tally := Count(calls, l.Period(), 0)
-		return tally.Within(2*l.Requests + f.Forgets) // what the store has admitted in a window, and the shares
+		return tally.Within(2*l.Requests + f.Forgets) // the hits that the store has admitted in a window, and the shares
 	}
 	worst, err := l.worst()
 	if err != nil {
@@ -193,11 +193,11 @@ func (t *totals) judgeKey(l *Limit, key [2]string, calls []Call, f Fault) error 
 	return Spans(calls, l.Requests+found+f.Forgets, more)
 }
 
-// size returns what the services have grown to.
+// size returns the memory and goroutines of the services.
 func (b *bench) size() (size, error) {
 	var sum size
 	for _, s := range b.fleet.Services {
-		if _, err := s.Get("debug", "/debug/pprof/heap?gc=1"); err != nil { // what is garbage is nobody's growth
+		if _, err := s.Get("debug", "/debug/pprof/heap?gc=1"); err != nil { // garbage is nobody's growth
 			return sum, err
 		}
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))

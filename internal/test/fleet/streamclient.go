@@ -304,7 +304,7 @@ func (in *instance) overGRPC(s *stream, c *holdCall, dies bool) outcome {
 	return unknown
 }
 
-// counts looks at what counts in each limit, by key and value.
+// counts looks at the counts of each limit, by key and value.
 func (s *streaming) counts() (counts map[[2]string]uint64, err error) {
 	var asked [][2]string
 	for u := range streamUsers {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// possible returns what a stream may count in the end, by what its client has been told: one number, unless the answer to its
-// last calls is missing. It is an error if the client has been told what cannot be: that a hold
+// possible returns the units that a stream may count in the end, by the answers to its client: one number, unless the answer to its
+// last calls is missing. It is an error if the client was told the impossible: that a hold
 // is not there before it lapses is possible if Redis forgets.
 func (s *stream) possible(forgets bool) ([]uint64, error) {
 	if s.fault != nil {
@@ -63,7 +63,7 @@ func (s *stream) possible(forgets bool) ([]uint64, error) {
 	return slices.Compact(ended), nil
 }
 
-// An account is of all streams, by what counts in the end.
+// An account is of all streams, by the counts in the end.
 type account struct {
 	streams []*stream
 	counts  map[[2]string]uint64
@@ -81,7 +81,7 @@ func (a *account) wrong(format string, args ...any) {
 	}
 }
 
-// judge returns the sums of all streams, and an error if what counts is anything else than what they have used, settled or
+// judge returns the sums of all streams, and an error if the counts are anything else than the units that they have used, settled or
 // lapsed; if a limit has admitted too much; or if a place is still taken.
 func (a *account) judge() (string, error) {
 	a.sums, a.most = map[string]uint64{}, map[string]uint64{}
@@ -110,7 +110,7 @@ func (a *account) judge() (string, error) {
 	return text, a.err
 }
 
-// of returns what counts for a stream, and whether that was known before.
+// of returns the units that count for a stream, and whether that was known before.
 func (a *account) of(s *stream) (n uint64, known bool) {
 	may, fault := s.possible(a.forgets)
 	n = a.counts[[2]string{"own", s.id}]
@@ -248,13 +248,13 @@ func requestsOf(streams []*stream, user string) (calls []Call) {
 	return calls
 }
 
-// A loss is a time in which Redis was dead. If it forgets, services remember what they have seen.
+// A loss is a time in which Redis was dead. If it forgets, services remember the units that they have seen.
 type loss struct{ killed, back time.Time }
 
 // risk returns the tokens, and the holds, that may be lost, since no service that knew of them told a Redis that had forgotten.
 //
 // A service knows of a call that it has answered, and of all that were answered before one of the same key that it
-// has made. It tells so with its next call of the key, unless it dies before. Units that others are admitted meanwhile are not added to it.
+// has made. It tells so with its next call of the key, unless it dies before. Units that other services admit meanwhile are not added to it.
 func (a *account) risk(user string) (tokens uint64, holds int) {
 	var calls []*holdCall
 	for _, s := range a.streams {

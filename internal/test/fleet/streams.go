@@ -18,7 +18,7 @@ import (
 // answer; meanwhile services are killed and started again, and the store is killed, halted, slowed, and loses its answers.
 //
 // Redis writes each command to its disk before it answers, so that its death loses nothing, and the account is exact. If it
-// Forgets, it has no disk: then the account is of what services remember together; see risk.
+// Forgets, it has no disk: then the account is of the units that services remember together; see risk.
 type Streams struct {
 	Program, Server string
 	Seed            uint64 // of the streams and of the faults
@@ -30,7 +30,7 @@ type Streams struct {
 // streamTTL is how long a hold lasts that nobody settles or extends. Faults and the patience of clients are shorter.
 const streamTTL = 5 * time.Second
 
-// streamPeriod is that of what runs at once.
+// streamPeriod is the lease of streams that run at once.
 const streamPeriod = 6 * time.Second
 
 // streamUsers share limits. Those of the last one are tight.
@@ -45,7 +45,7 @@ const (
 	streamRequests = 60      // a second
 )
 
-// Every stream has a limit of its own besides, which tells what it counts in the others.
+// Every stream has a limit of its own besides, which tells its part of the other limits.
 var streamRules = fmt.Sprintf(`domain: streams
 sluice: {atomic: true}
 descriptors:
@@ -213,14 +213,14 @@ func (s *streaming) restart(i int, after time.Duration) error {
 	return nil
 }
 
-// settleUp waits until all holds have lapsed, and looks at what counts. By then no place may be taken.
+// settleUp waits until all holds have lapsed, and looks at the counts. By then no place may be taken.
 func (s *streaming) settleUp() error {
 	if err := s.fleet.Healed(); err != nil {
 		return err
 	}
 	// A call without an answer may be made a little later than its client has given up.
 	due := s.lastTouch().Add(streamTTL + time.Second)
-	if s.Forgets { // what is in flight of lost holds comes back with its windows
+	if s.Forgets { // units in flight of lost holds come back with their windows
 		due = s.lastTouch().Add(2*streamPeriod + time.Second)
 	}
 	time.Sleep(time.Until(due))

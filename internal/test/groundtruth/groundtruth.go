@@ -39,7 +39,7 @@ type Line struct {
 }
 
 // Rule is a limit of Limit units a minute under each of some algorithms, given by
-// the text forms of the library, and what they must all make of the log.
+// the text forms of the library, and the numbers that they must all find in the log.
 type Rule struct {
 	Name       string
 	Algorithms []string

@@ -43,7 +43,7 @@ func main() {
 type contents struct{ license, authorities, version string }
 
 // write makes an image of one platform for each directory, whose name is an architecture: it holds sluice, the program, and
-// sbom.cdx.json, the list of what is in it.
+// sbom.cdx.json, the list of its parts.
 func (c contents) write(out string, dirs []string) error {
 	if out == "" || len(dirs) == 0 {
 		return errors.New("want -out DIR, and a directory for each architecture, such as build/amd64")

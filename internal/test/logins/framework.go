@@ -29,7 +29,7 @@ type Framework[H, M any] struct {
 	Silent H
 	// Waits closes begun, and says nothing once the client has gone; nil if the framework does not tell.
 	Waits func(begun chan<- struct{}) H
-	// Pattern is what ByPattern finds at the login.
+	// Pattern is ByPattern's key at the login.
 	Pattern string
 	// Unanswered is an error that nobody answers, within Swallows; the zero value if there is no such thing.
 	Unanswered Failure[H]
@@ -42,7 +42,7 @@ type Failure[H any] = struct {
 	Status int
 }
 
-// Test demands of the middleware all that holds for those of all frameworks, each through a real server.
+// Test demands of the middleware all that holds for every framework, each through a real server.
 func (f Framework[H, M]) Test(t *testing.T) {
 	t.Run("FailedLoginsAreCounted", func(t *testing.T) {
 		for name, failure := range f.Failures {
@@ -63,7 +63,7 @@ func (f Framework[H, M]) Test(t *testing.T) {
 	t.Run("NewRefusesWhatHttplimitRefuses", f.refuses)
 }
 
-// limit returns the middleware, and what Settle is told.
+// limit returns the middleware, and the statuses that Settle is told.
 func (f Framework[H, M]) limit(t *testing.T) (limit M, told *[]int) {
 	c, told := Config(t)
 	limit, err := f.New(c)
@@ -139,7 +139,7 @@ func (f Framework[H, M]) unanswered(t *testing.T) {
 	assert.Empty(t, *told)
 }
 
-// refuses: the error is that of httplimit.
+// refuses: the error is httplimit's.
 func (f Framework[H, M]) refuses(t *testing.T) {
 	_, err := f.New(httplimit.Config{})
 	var e *httplimit.ConfigError

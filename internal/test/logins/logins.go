@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/httplimit"
 )
 
-// Config limits logins that fail to 3 an hour, and notes what Settle is told.
+// Config limits logins that fail to 3 an hour, and notes the statuses that Settle is told.
 func Config(t *testing.T) (c httplimit.Config, told *[]int) {
 	failed, err := sluice.New(sluice.Config{Limit: sluice.PerHour(3), Clock: sluice.NewManualClock(time.Now())})
 	require.NoError(t, err)

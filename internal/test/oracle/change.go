@@ -2,7 +2,7 @@ package oracle
 
 import "math/big"
 
-// Changes of the limit. At the instant of a change each key keeps what it has spent, in
+// Changes of the limit. At the instant of a change each key keeps its spent units, in
 // units; from then on the new limit says how they come back. Each
 // algorithm says at its adopt, below, how.
 //
@@ -34,7 +34,7 @@ func (m *Model) SetKeyLimit(name string, now int64, c Config) {
 	m.change(name, m.own[name], now)
 }
 
-// ClearKeyLimit gives key the limit of all others again. If that has no base, the key keeps
+// ClearKeyLimit gives key the common limit again. If that has no base, the key keeps
 // its own.
 func (m *Model) ClearKeyLimit(name string, now int64) {
 	m.mu.Lock()
@@ -62,7 +62,7 @@ func (m *Model) change(name string, r *rule, now int64) {
 	}
 }
 
-// newState returns that of a fresh key. A log remembers as many units as the largest limit
+// newState returns the state of a fresh key. A log remembers as many units as the largest limit
 // so far.
 func (m *Model) newState(r *rule) state {
 	s := r.fresh()
@@ -72,7 +72,7 @@ func (m *Model) newState(r *rule) state {
 	return s
 }
 
-// convert returns ticks that are worth as much as those of another time line, rounded up.
+// convert returns ticks that are worth as much as ticks of another time line, rounded up.
 func (tk *ticks) convert(owed *big.Int, from *ticks) *big.Int {
 	rest := new(big.Int)
 	owed = new(big.Int).Mul(owed, &tk.unit)
@@ -82,7 +82,7 @@ func (tk *ticks) convert(owed *big.Int, from *ticks) *big.Int {
 	return owed
 }
 
-// adopt, of the buckets: what is owed stays owed, also beyond the burst.
+// adopt, of the buckets: a debt stays, also beyond the burst.
 
 func (s *gcra) adopt(old state, t int64) {
 	o := old.(*gcra)
@@ -171,7 +171,7 @@ func (s *firstChargeWindow) adopt(old state, t int64) {
 	}
 }
 
-// adopt keeps the times of what counts, and remembers as much from now on.
+// adopt keeps the times of units that count, and remembers as many from now on.
 func (s *slidingLog) adopt(old state, t int64) {
 	o := old.(*slidingLog)
 	s.steps, s.gone = o.steps[:len(o.steps):len(o.steps)], o.gone

@@ -11,7 +11,7 @@ import "math/big"
 // Units that CountMost leaves no room for are lost, except under SlidingWindow, where they go to
 // the next window, as far as there is room.
 
-// Debit charges cost to key at now and reports what a Peek of cost 0 then says. A cost
+// Debit charges cost to key at now and returns the answer of a Peek of cost 0 behind it. A cost
 // below 1 charges nothing, and nothing is charged under Rate math.MaxInt64, nor under a
 // Rate 0 that has no limit before it.
 func (m *Model) Debit(name string, now, cost int64) Decision {

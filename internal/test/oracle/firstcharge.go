@@ -32,7 +32,7 @@ func (s *firstChargeWindow) ended(t int64) bool {
 	return s.count.Sign() == 0 || s.left.SetInt64(t).Cmp(&s.sum) >= 0
 }
 
-// used returns, as scratch, what counts at t.
+// used returns, as scratch, the units that count at t.
 func (s *firstChargeWindow) used(t int64) *big.Int {
 	if s.ended(t) {
 		return s.sum.SetInt64(0)

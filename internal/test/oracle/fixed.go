@@ -60,7 +60,7 @@ func newFixedWindow(c Config, limit int64) func() state {
 	}
 }
 
-// used returns, as scratch, what counts at t.
+// used returns, as scratch, the units that count at t.
 func (s *fixedWindow) used(t int64) *big.Int {
 	if k, _ := s.at(t); k.Cmp(&s.win) > 0 {
 		return s.sum.SetInt64(0)

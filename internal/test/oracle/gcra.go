@@ -66,7 +66,7 @@ func newGCRA(tk *ticks, burst int64) func() state {
 	return func() state { return &gcra{ticks: tk, limit: limit} }
 }
 
-// after returns, as scratch, what TAT becomes when n units are charged at tick
+// after returns, as scratch, the TAT when n units are charged at tick
 // a.
 func (s *gcra) after(a *big.Int, n int64) *big.Int {
 	from := &s.tat
@@ -87,7 +87,7 @@ func (s *gcra) charge(t, n int64) {
 	s.tat.Set(s.after(s.at(t), n))
 }
 
-// refund: TAT - t is what is owed, if it is positive.
+// refund: TAT - t is the debt, if it is positive.
 func (s *gcra) refund(t, n int64) {
 	a := s.at(t)
 	if s.tat.Cmp(a) <= 0 {

@@ -3,8 +3,8 @@
 //
 // Nothing here is shared with the library: the models are written from the
 // definitions alone, in math/big, behind one mutex. An algorithm supplies only
-// four things (see state): whether n units pass at a time, what a charge does,
-// what a refund does, and whether a key is as if fresh. Every number of a Decision is then found by
+// four things (see state): whether n units pass at a time, the effect of a charge,
+// the effect of a refund, and whether a key is as if fresh. Every number of a Decision is then found by
 // searching over those, never by a closed form, so that the closed forms
 // of the library are checked against something else than themselves.
 //
@@ -24,7 +24,7 @@ import (
 	"sync"
 )
 
-// Algorithm names a model. The values are those of the library's own type.
+// Algorithm names a model. The values are the library's.
 type Algorithm int
 
 // The algorithms, in the order of the library.
@@ -86,15 +86,15 @@ type Config struct {
 	Period int64
 
 	// Interval makes TokenBucket gain its Rate at once, at the boundaries k*Period +
-	// Offset. It must be false for the others.
+	// Offset. It must be false for other algorithms.
 	Interval bool
 
 	// FirstCharge makes the windows of FixedWindow begin at a key's first charge after
-	// the last one has ended. It must be false for the others.
+	// the last one has ended. It must be false for other algorithms.
 	FirstCharge bool
 
 	// Offset moves the windows of FixedWindow and SlidingWindow, and the refills of
-	// an Interval, 0 <= Offset < Period. It must be 0 for the others.
+	// an Interval, 0 <= Offset < Period. It must be 0 for other algorithms.
 	Offset int64
 
 	// Grid makes GCRA, TokenBucket and LeakyBucket floor each arrival to a
@@ -104,7 +104,7 @@ type Config struct {
 	// windows ignore it.
 	Grid bool
 
-	// BlockFor and CountDenied are what a denied call does to its key: see penalty.go.
+	// BlockFor and CountDenied are the effects of a denied call on its key: see penalty.go.
 	// CountDenied must be false except for the windows.
 	BlockFor    int64
 	CountDenied bool
@@ -135,12 +135,12 @@ type Decision struct {
 	ResetAfter int64
 }
 
-// state is what one key has been charged, under one algorithm. The zero history
+// state has the charges of one key, under one algorithm. The zero history
 // is a state like any other. Times are >= 0 and costs are between 1 and the
 // limit: the Model sees to both.
 type state interface {
-	// admits reports whether n units pass at t. It is monotone: what passes at
-	// t passes at every later time, and what passes for n for every smaller n.
+	// admits reports whether n units pass at t. It is monotone: units that pass at
+	// t pass at every later time, and so do fewer units.
 	admits(t, n int64) bool
 	// charge records n units at t, which admits has just accepted.
 	charge(t, n int64)
@@ -190,7 +190,7 @@ func (nothing) adopt(state, int64)       {}
 func (nothing) idle(int64) bool          { return true }
 func (nothing) clone() state             { return nothing{} }
 
-// A key is what is known of a key that is not fresh.
+// A key has the state of a key that is not fresh.
 type key struct {
 	rule  *rule // that state is of: the base of the one in force
 	state state // fresh if until is not nil
@@ -339,7 +339,7 @@ func (m *Model) keyOf(name string) *key {
 	return &key{rule: r.base, state: m.newState(r.base)}
 }
 
-// Peek returns what Take would return, Remaining and ResetAfter after the
+// Peek returns the answer of Take, Remaining and ResetAfter after the
 // charge included, were there no penalties but blocks, and charges nothing.
 func (m *Model) Peek(name string, now, cost int64) Decision {
 	m.mu.Lock()

@@ -4,7 +4,7 @@ import (
 	"math/big"
 )
 
-// Penalties: what a denied call does to its key, and blocks.
+// Penalties: the effects of a denied call on its key, and blocks.
 //
 //	block until u:  every call at t < u is denied, with u - t to wait; at u the key is
 //	                fresh. Earlier charges are forgotten.
@@ -94,7 +94,7 @@ func (m *Model) Unblock(name string) {
 	}
 }
 
-// punish does what the config says to k, which is not blocked and denies cost, 1 to the
+// punish applies the config to k, which is not blocked and denies cost, 1 to the
 // limit, at t.
 func (m *Model) punish(k *key, t, cost int64) {
 	c := &k.rule.cfg

@@ -25,7 +25,7 @@ type Reservations struct {
 	loose  bool     // a settlement among them was not exact
 }
 
-// Event is what a key has been charged, or given back. Those of Reserve are reservations.
+// Event is a charge of a key, or a refund. Events of Reserve are reservations.
 type Event struct {
 	arrival  int64 // of a reservation
 	slot     int64
@@ -34,11 +34,11 @@ type Event struct {
 	reserved bool
 	settled  bool
 	adopt    *ticks  // the time line from then on, if the limit has changed
-	ended    bool    // forgotten: what has been charged has gone
+	ended    bool    // forgotten: the charge has gone
 	before   big.Int // the TAT without it, when it was made
 }
 
-// Outcome is what becomes of a Reserve.
+// Outcome is the outcome of a Reserve.
 type Outcome int
 
 // The outcomes of Reserve.
@@ -103,13 +103,13 @@ func (r *Reservations) ReserveFor(t, cost, slot int64) *Event {
 	return e
 }
 
-// Slot is when the reservation begins, and Used what counts of it.
+// Slot is when the reservation begins, and Used its units that count.
 func (e *Event) Slot() int64 { return e.slot }
 
 // Used is how many units count.
 func (e *Event) Used() int64 { return e.units }
 
-// Ended reports whether what the reservation had been charged has gone with the key.
+// Ended reports whether the charge of the reservation has gone with the key.
 func (e *Event) Ended() bool { return e.ended }
 
 // Refund is Model.Refund.
@@ -139,7 +139,7 @@ func (r *Reservations) forget() {
 	r.base.Set(&r.now.tat)
 }
 
-// SetLimit keeps what is owed, in units, rounded up to a tick.
+// SetLimit keeps the debt, in units, rounded up to a tick.
 func (r *Reservations) SetLimit(t int64, c Config) {
 	tk := newTicks(c)
 	r.rule = newRule(c, r.rule)
@@ -284,7 +284,7 @@ func (r *Reservations) Observe(tat uint64, b Bounds) bool {
 	return true
 }
 
-// TAT is what the key owes, as a tick.
+// TAT is the debt of the key, as a tick.
 func (r *Reservations) TAT() *big.Int { return &r.now.tat }
 
 // Rest forgets the history if the key is fresh at t, and reports whether it is.

@@ -30,7 +30,7 @@ type slidingLog struct {
 	period, limit *big.Int // never written
 	room          *big.Int // units that are remembered; never written
 	steps         []step   // ascending in both fields
-	gone          *big.Int // A of what is forgotten, below steps[0].upTo; never written in place
+	gone          *big.Int // A of forgotten units, below steps[0].upTo; never written in place
 
 	edge, sum big.Int // scratch
 }
@@ -54,7 +54,7 @@ func (s *slidingLog) ever() *big.Int {
 	return s.steps[len(s.steps)-1].upTo
 }
 
-// counting returns, as scratch, A(infinity) - A(t-P), without what is forgotten.
+// counting returns, as scratch, A(infinity) - A(t-P), without forgotten units.
 func (s *slidingLog) counting(t int64) *big.Int {
 	edge := s.edge.Sub(s.edge.SetInt64(t), s.period)
 	newer := sort.Search(len(s.steps), func(i int) bool { return s.steps[i].at.Cmp(edge) > 0 })

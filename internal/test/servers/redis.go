@@ -101,7 +101,7 @@ func FreePort() (port int, err error) {
 
 var errEnded = errors.New("the server has ended, or does not answer")
 
-// Restart starts a server that has been killed, at its address and without what it held, and waits until it
+// Restart starts a server that has been killed, at its address and empty, and waits until it
 // answers.
 func (s *Redis) Restart() error {
 	dir, err := os.MkdirTemp("", "sluice-redis-")

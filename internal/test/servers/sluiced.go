@@ -84,7 +84,7 @@ func NewSluiced(binary string, args ...string) (*Sluiced, error) {
 // PID returns the number of the process.
 func (s *Sluiced) PID() int { return s.cmd.Process.Pid }
 
-// Log returns what the service has logged.
+// Log returns the log of the service.
 func (s *Sluiced) Log() string { return s.log.String() }
 
 // Kill ends the service at once, and waits for that.

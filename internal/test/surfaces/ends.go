@@ -78,7 +78,7 @@ func (e ending) run(r *run) {
 	}
 }
 
-// finishOne has one of the calls end that are held, and returns the others.
+// finishOne has one of the held calls end, and returns the rest.
 func (e ending) finishOne(r *run, held []*call) (others []*call) {
 	h := r.setup.Handler
 	defer h.closing.stop()

@@ -30,7 +30,7 @@ const (
 	TimesOut
 )
 
-// A Handler is what the handlers of a surface do, which its test tells them.
+// A Handler tells the handlers of a surface how to act.
 type Handler struct {
 	begun, seen, left chan struct{}
 	ran               atomic.Int64
@@ -47,7 +47,7 @@ func newHandler() *Handler {
 	return &Handler{begun: make(chan struct{}, most), seen: make(chan struct{}, most), left: make(chan struct{}, most), one: make(chan struct{})}
 }
 
-// Begin is what a handler calls first. It returns when the handler is to end, and how.
+// A handler calls Begin first. It returns when the handler is to end, and how.
 func (h *Handler) Begin() End {
 	h.ran.Add(1)
 	h.begun <- struct{}{}
@@ -131,13 +131,13 @@ func (g *gate) isOpen() bool {
 var (
 	errKey = errors.New("surfaces: there is no key")
 
-	// ErrAnswered is what a handler returns, and whoever is around answers.
+	// ErrAnswered is the error of a handler that the middleware or the framework answers.
 	ErrAnswered = errors.New("surfaces: the handler fails")
-	// ErrUnanswered is what a handler returns, and nobody answers.
+	// ErrUnanswered is the error of a handler that nobody answers.
 	ErrUnanswered = errors.New("surfaces: the handler fails, and nobody answers")
 )
 
-// Panic is what handlers and functions panic with.
+// Panic is the value that handlers and functions panic with.
 const Panic = "surfaces: a panic on purpose"
 
 // arm says which function panics.

@@ -87,7 +87,7 @@ func remoteAway(r *run) {
 	r.refuse(1)
 }
 
-// remotePanics: what was charged before a Remote panics stays charged, as with a handler that does, and nothing stays in flight.
+// remotePanics: charges before a Remote panics stay, as with a handler that does, and nothing stays in flight.
 func remotePanics(r *run) {
 	const times = 2*few + 1
 	all, atOnce, _ := r.openFar()
@@ -119,7 +119,7 @@ func remoteShadow(r *run) {
 	r.remains(0, last)
 }
 
-// remoteSettled: a call that costs nothing gives back what a Remote has charged, and one that costs more is charged the rest.
+// remoteSettled: a call that costs nothing gives back the charge of a Remote, and one that costs more is charged the rest.
 func remoteSettled(r *run) {
 	for _, final := range []int{0, 2, asCharged} {
 		r.setup = nil
@@ -136,7 +136,7 @@ func remoteSettled(r *run) {
 	}
 }
 
-// brings: a limit that the call brings holds in place of that of the limiter.
+// brings: a limit that the call brings holds in place of the limiter's.
 func brings(r *run) {
 	r.clock()
 	p := r.rate("all", plenty)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
-// A row is what every surface does, or says why it cannot.
+// A row is one behaviour: every surface has it, or says why it cannot.
 type row struct {
 	name string
 	run  func(*run)
@@ -69,10 +69,10 @@ func refuses(r *run) {
 	r.through(1)
 }
 
-// asCharged is what a Settle returns that changes nothing.
+// asCharged is returned by a Settle that changes nothing.
 const asCharged = -1
 
-// functions are those of a user that a surface calls.
+// functions are the user's that a surface calls.
 var functions = []function{
 	{name: "Key"}, {name: "Cost"}, {name: "Limit"}, {name: "Skip"}, {name: "Charges"}, {name: "Client"},
 	{name: "PartitionKey", late: true}, {name: "OnDecision", late: true},
@@ -239,7 +239,7 @@ func second(r *run) {
 	r.ran(3)
 }
 
-// shadow: a policy in shadow mode denies nobody, and those beside it do. It counts what they admit.
+// shadow: a policy in shadow mode denies nobody, and policies beside it do. It counts calls that they admit.
 func shadow(r *run) {
 	r.clock()
 	silent, last := r.policy("silent", sluice.Config{Limit: sluice.PerHour(1), Shadow: true}), r.rate("last", 3)

@@ -40,7 +40,7 @@ func (s Surface) cannot(name string) (prefixes []string) {
 	return prefixes
 }
 
-// patience is for what real goroutines and connections do.
+// patience is for real goroutines and connections.
 const patience = 20 * time.Second
 
 // A run is one of a row.
@@ -82,7 +82,7 @@ func (r *run) atOnce() *Policy {
 	return r.policy("at-once", sluice.Config{Algorithm: sluice.InFlight, Limit: sluice.AtOnce(few, time.Hour)})
 }
 
-// open starts the surface with those of the policies that it takes.
+// open starts the surface with the policies that it takes.
 func (r *run) open(policies ...*Policy) {
 	require.NoError(r, r.start(policies...))
 }
@@ -156,10 +156,10 @@ func (r *run) refuse(n int) (last Outcome) {
 	return last
 }
 
-// soon is the longest hint of a denial that waits for others to end.
+// soon is the longest hint of a denial that waits for other calls to end.
 const soon = 10 * time.Second
 
-// refuseForNow makes calls that are denied since others run. The hint is a short one: nobody knows when those end.
+// refuseForNow makes calls that are denied since other calls run. The hint is short: nobody knows when these end.
 func (r *run) refuseForNow() {
 	o := r.refuse(3)
 	require.Positive(r, o.RetryAfter)

@@ -36,15 +36,15 @@ type Surface struct {
 
 // A Door makes calls through a surface that has been started.
 type Door struct {
-	// Call makes a call, and returns what came of it once it has ended. It calls Handler.Seen when the client has the
+	// Call makes a call, and returns its outcome once it has ended. It calls Handler.Seen when the client has the
 	// beginning of a response that is no denial.
 	Call func(ctx context.Context) Outcome
 
-	// Remaining looks at what remains to a policy. nil means to Peek at its Limiter.
+	// Remaining returns the remaining units of a policy. nil means to Peek at its Limiter.
 	Remaining func(p *Policy) int
 }
 
-// An Outcome is what a client sees of a call.
+// An Outcome is a call in the eyes of a client.
 type Outcome struct {
 	Denied     bool          // for want of units, which is not an error
 	RetryAfter time.Duration // that the denial tells
@@ -54,7 +54,7 @@ type Outcome struct {
 // Key is the key that all calls are counted under.
 const Key = "k"
 
-// A Setup is what a row starts a surface with.
+// A Setup has the settings that a row starts a surface with.
 type Setup struct {
 	Policies []*Policy
 	Handler  *Handler
@@ -62,7 +62,7 @@ type Setup struct {
 	// Functions are the user's functions that are set besides Key, by the names of their fields. Each calls Called.
 	Functions map[string]bool
 
-	// Final is what a Settle returns.
+	// Final is the result of Settle.
 	Final int
 
 	// TimesOut says that there is somebody behind the limit who gives up on a handler that ends with TimesOut.
@@ -74,7 +74,7 @@ type Setup struct {
 	arm arm
 }
 
-// Called is what a user's function does first. It panics, or returns the error that the function is to return.
+// A user's function calls Called first. It panics, or returns the error that the function is to return.
 func (s *Setup) Called(function string) error { return s.arm.called(function) }
 
 // A Policy is one of the limits.
@@ -94,7 +94,7 @@ type Policy struct {
 	fails bool // its Key does
 }
 
-// Key is what the Key function of the policy returns.
+// Key is the result of the policy's Key function.
 func (p *Policy) Key() (string, error) {
 	if p.fails {
 		return "", errKey
@@ -102,7 +102,7 @@ func (p *Policy) Key() (string, error) {
 	return Key, p.setup.Called("Key")
 }
 
-// Cost is what the Cost function of the policy returns.
+// Cost is the result of the policy's Cost function.
 func (p *Policy) Cost() int {
 	_ = p.setup.Called("Cost")
 	return 1

@@ -1,4 +1,4 @@
-// Package traces is what random comparisons with the models share: the table of configurations,
+// Package traces has the parts that random comparisons with the models share: the table of configurations,
 // how limits, gaps and costs are drawn, what a word has room for, and the calls so far. It knows
 // nothing of the library, so that tests inside that can use it. Only tests do.
 package traces
@@ -62,7 +62,7 @@ type Layout struct {
 
 // Layouts is the table of configurations. Whatever is to hold for all of them ranges over it,
 // or over Variants; a new algorithm, or a new way to lay it out, is a new line.
-// An Offset is that of the many.
+// An Offset is for Many.
 var Layouts = []Layout{
 	{Name: "gcra", Options: Options{Algorithm: oracle.GCRA}, Few: perSecond(10), Many: Limit{60, time.Minute, 500}},
 	{Name: "gcra-uneven", Options: Options{Algorithm: oracle.GCRA}, Few: Limit{Rate: 10, Period: 7 * time.Second}, Many: Limit{7, time.Minute, 500}},
@@ -110,7 +110,7 @@ func (o Options) Sharing() (n int) {
 	return n
 }
 
-// A Penalty is what denied calls do.
+// A Penalty is the effects of denied calls.
 type Penalty struct {
 	Blocks bool
 	Counts bool // in windows

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/internal/test/oracle"
 )
 
-// A Config is what of the library's decides on a key.
+// A Config is the part of the library's that decides on a key.
 type Config struct {
 	Options
 	Limit       Limit
@@ -16,7 +16,7 @@ type Config struct {
 	CountDenied bool
 }
 
-// Capacity is what a fresh key can be charged at once, as far as its state says so: 0 under
+// Capacity is the most that a fresh key can be charged at once, as far as its state says so: 0 under
 // limits that keep none.
 func (c Config) Capacity() int {
 	l := c.Limit

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Trace is what all random comparisons share: where chance and time come from, what is
-// compared, and the calls so far. As a string it is its last calls, for the message of a
+// A Trace is shared by all random comparisons: the sources of chance and time, the
+// comparison, and the calls so far. As a string it is its last calls, for the message of a
 // failure; until there is one, nothing is formatted. C is the library's Config.
 type Trace[C any] struct {
 	TB    testing.TB
@@ -56,7 +56,7 @@ func (tr *Trace[C]) Equal(want, got any, what string) {
 	}
 }
 
-// Equal is require.Equal for what is compared a million times.
+// Equal is require.Equal for a million comparisons.
 func Equal[T comparable](tb testing.TB, want, got T, msg ...any) {
 	if want != got {
 		tb.Helper()

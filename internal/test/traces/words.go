@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/internal/test/oracle"
 )
 
-// Words is what a key's words have room for, from the drawing of words alone: a count has all
+// Words are the bounds of a key's words, from the drawing of words alone: a count has all
 // the bits that the number of a window does not need to last as long as the clock, and at least
 // those of the most that can be admitted at once.
 type Words struct {
@@ -25,7 +25,7 @@ const (
 	firstChargeBits = 28
 )
 
-// WordsOf returns what the words have room for under a limit that keeps state.
+// WordsOf returns the bounds of the words under a limit that keeps state.
 func WordsOf(c oracle.Config) Words {
 	limit := c.Burst
 	if limit == 0 {

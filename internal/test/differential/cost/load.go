@@ -107,7 +107,7 @@ func requests(n, descriptors int) []request {
 	return out
 }
 
-// sample is what some calls have cost.
+// sample is the cost of some calls.
 type sample struct {
 	cpu  float64 // of the server, microseconds a call
 	rate float64 // calls a second, with the client on the same machine

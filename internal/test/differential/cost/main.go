@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command cost measures what a call costs `sluiced serve`, beside an empty handler of gRPC and
+// Command cost measures the cost of a call to `sluiced serve`, beside an empty handler of gRPC and
 // beside envoyproxy/ratelimit with a Redis: the processor time of the servers, by the same client, in
 // rounds in which all take turns; and how long a reload of its rules takes, and calls meanwhile. With --shared both
 // count in one Redis: see shared.go. Run it in the folder above.
@@ -175,10 +175,10 @@ func turns(ctx context.Context, few, many *subject, n int) (bool, error) {
 	return verdict(got <= manyMost, fmt.Sprintf("%s beside %s: processor time of all turns, at most %.2f", many.name, few.name, manyMost), got), nil
 }
 
-// manyMost is what a call may cost with 100,000 rules, of what it costs with 1,000.
+// manyMost bounds the cost of a call with 100,000 rules, over the cost with 1,000.
 const manyMost = 1.1
 
-// table is what has been measured with a number of descriptors.
+// table has the measurements with a number of descriptors.
 type table struct {
 	list        []*subject
 	samples     map[*subject][]sample
@@ -190,7 +190,7 @@ func median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// ratio is the median, over the rounds, of what one subject's sample is beside another's.
+// ratio is the median, over the rounds, of one subject's sample over another's.
 func (t *table) ratio(a, b *subject, value func(sample) float64) float64 {
 	var list []float64
 	for i := range t.samples[a] {

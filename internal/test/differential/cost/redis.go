@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processorTime is that of a process so far.
+// processorTime is the processor time of a process so far.
 func processorTime(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	// The clock of a process, as clock_getcpuclockid(3) makes it of its number.
@@ -26,7 +26,7 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// A redisState is what a Redis has done so far.
+// A redisState is the work of a Redis so far.
 type redisState struct {
 	cpu      time.Duration
 	commands int64 // run, those that scripts run among them

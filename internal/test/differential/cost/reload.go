@@ -50,7 +50,7 @@ func (s *subject) calls(ctx context.Context, until func(limit int, took time.Dur
 }
 
 // reloads replaces 10,000 rules n times while calls are made, and reports whether that is as quick as it
-// should be. Before each are calls for as long without one: what is slow there is the machine, and is taken off.
+// should be. Before each are calls for as long without one: slowness there is the machine's, and is taken off.
 func (b *bench) reloads(ctx context.Context, n int) (bool, error) {
 	const name, size = "sluiced serve, 10,000 rules", 10_000
 	s, err := b.sluice(name, b.program, rulesText(size))

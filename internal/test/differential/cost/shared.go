@@ -102,7 +102,7 @@ func (w *workload) requests(n int, first bool) (out []request) {
 	return out
 }
 
-// A turn is what a decision has cost in some calls.
+// A turn is the cost of a decision in some calls.
 type turnCost struct {
 	service  float64 // us of processor time
 	redis    float64 // us of processor time
@@ -169,7 +169,7 @@ const upstreamService = "envoyproxy/ratelimit"
 // settle is how long leases of earlier turns take to come back, which Redis would have to do in the next one.
 const settle = 250 * time.Millisecond
 
-// counted makes calls of requests, in some way, and returns what a decision has cost. A quarter of them warms up.
+// counted makes calls of requests, in some way, and returns the cost of a decision. A quarter of them warms up.
 func (b *sharedBench) counted(ctx context.Context, s *subject, w *workload, list []request, calls func([]request) error) (turnCost, error) {
 	time.Sleep(settle)
 	if w.fresh {
@@ -285,14 +285,14 @@ func (b *sharedBench) turns(ctx context.Context, w *workload, rounds, calls int)
 	return t, nil
 }
 
-// sharedTable is what has been measured of a workload.
+// sharedTable has the measurements of a workload.
 type sharedTable struct {
 	name  string
 	list  []*subject
 	costs map[*subject][]turnCost
 }
 
-// median is that of a subject's turns.
+// median is the median of a subject's turns.
 func (t *sharedTable) median(s *subject, value func(turnCost) float64) float64 {
 	var list []float64
 	for _, c := range t.costs[s] {
@@ -301,7 +301,7 @@ func (t *sharedTable) median(s *subject, value func(turnCost) float64) float64 {
 	return median(list)
 }
 
-// ratio is the median, over the rounds, of what one subject's turn is beside another's.
+// ratio is the median, over the rounds, of one subject's turn over another's.
 func (t *sharedTable) ratio(a, b *subject, value func(turnCost) float64) float64 {
 	var list []float64
 	for i := range t.costs[a] {
@@ -329,7 +329,7 @@ func (t *sharedTable) print() {
 	_ = w.Flush()
 }
 
-// A sharedBudget is what sluice's share of upstream's is to be, at most.
+// A sharedBudget bounds sluice's figure over upstream's.
 type sharedBudget struct {
 	workload, what string
 	value          func(turnCost) float64
