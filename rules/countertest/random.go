@@ -152,17 +152,23 @@ type holdLines struct {
 	last   string
 	lives  [12]int  // of each id; it has another name in each
 	ended  [12]bool // it may have been settled in this life
+	old    [12]bool // it may have been held before a reload in this life
 }
 
 // anew gives ids other names: all, or those that may have ended.
 func (b *holdLines) anew(all bool) {
 	for i := range b.lives {
 		if all || b.ended[i] {
-			b.lives[i]++
-			b.ended[i] = false
+			b.rename(i)
 		}
 	}
 	b.last = ""
+}
+
+// rename gives an id another name.
+func (b *holdLines) rename(i int) {
+	b.lives[i]++
+	b.ended[i], b.old[i] = false, false
 }
 
 // descriptors are some of different keys, without hits.
@@ -208,6 +214,9 @@ func (b *holdLines) next(s *script) {
 	}
 	op := pick(r, "hold", "hold", "hold", "hold", "hold", "hold", "extend", "extend", "settle", "settle", "settle", "settle", "release", "release", "take", "take", "lapse", "reset", "reload")
 	at := r.IntN(len(b.lives))
+	if op == "hold" && b.old[at] { // a Hold that is repeated after a reload, which MEANING.md leaves out
+		b.rename(at)
+	}
 	id := fmt.Sprint(at, ".", b.lives[at])
 	if b.named[id] == nil {
 		b.named[id] = b.descriptors(false)
@@ -227,7 +236,7 @@ func (b *holdLines) next(s *script) {
 		b.ended[at] = true
 		b.last = fmt.Sprint(op, " ", id, " ", b.list(of, 8))
 	case "lapse": // with a name of its own
-		b.lives[at]++
+		b.rename(at)
 		s.add("%shold l%s %s ttl=1ms%s", process, id, b.list(of, 5), pick(r, "", " back"))
 		s.add("pass 3ms")
 		b.last = ""
@@ -238,6 +247,9 @@ func (b *holdLines) next(s *script) {
 		return
 	case "reload": // and of the end of a hold before a reload
 		b.anew(false)
+		for i := range b.old {
+			b.old[i] = true
+		}
 		s.add("reload %d", r.IntN(2))
 		return
 	}
