@@ -126,7 +126,7 @@ func TestPermit_HoldersModel(t *testing.T) {
 	}
 }
 
-// TestRenew_OfReservations: a reservation keeps all of its units by renewals, those of Extend too, and under other algorithms there is
+// TestRenew_OfReservations: renewals keep all units of a reservation, with the units that Extend added; under other algorithms there is
 // nothing to renew.
 func TestRenew_OfReservations(t *testing.T) {
 	for _, c := range everyInFlight {

@@ -234,7 +234,7 @@ func TestKeep_AllocatesNothing(t *testing.T) {
 	}))
 }
 
-// BenchmarkKeep is what a call pays, of which reservations take most: see BenchmarkReservation.
+// BenchmarkKeep measures the price of a call. Reservations take most of it: see BenchmarkReservation.
 func BenchmarkKeep(b *testing.B) {
 	lim, r := newLimiter(b, sluice.PerHour(1000)), inflight.NewRenewer()
 	b.ReportAllocs()

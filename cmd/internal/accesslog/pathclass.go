@@ -9,7 +9,7 @@ const idClass = "{id}"
 const leastHex = 8
 
 // PathClass returns a path with ids replaced by {id}: of each segment between slashes the part before an extension, if it is digits only; a
-// UUID; or eight hexadecimal digits or more of which at least one is from 0 to 9. An extension is a dot and the rest, if that
+// UUID; or eight hexadecimal digits or more, at least one from 0 to 9. An extension is a dot and the rest, if that
 // begins with a letter. Other segments stay as they are.
 func PathClass(path string) string {
 	var out strings.Builder

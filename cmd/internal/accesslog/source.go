@@ -133,7 +133,7 @@ func isRegular(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// firstTime is the time of the first record; the largest if there is none, of which reading tells more.
+// firstTime is the time of the first record, or the largest time if there is no record. Who reads the source then learns why.
 func (s *Source) firstTime(parsers []Parser) int64 {
 	p := newPipeline(&Config{Sources: []Source{*s}, Parsers: parsers})
 	defer close(p.gone)

@@ -19,8 +19,8 @@ type meter interface {
 }
 
 // bucket is the meter of GCRA, the token bucket and the leaky bucket at one rate: a client needs a burst of its largest debt, with
-// the cost of a request. Time is in the library's ticks, of which a unit lasts a whole number (see schedule.go of the root), so that
-// nothing is rounded that a limiter does not round.
+// the cost of a request. Time is in the library's ticks: a unit lasts a whole number of them (see schedule.go of the root), so the meter rounds
+// as a limiter does.
 type bucket struct {
 	unit     uint64 // ticks a unit
 	num, den uint64 // ticks a ns

@@ -106,7 +106,7 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// TestLimiters has limiters of which each series counts something, and one that counts no decisions.
+// TestLimiters has limiters with a count in each series, and a limiter that counts no decisions.
 func TestLimiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSides(t)

@@ -190,13 +190,18 @@ func median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// ratio is the median, over the rounds, of one subject's sample over another's.
-func (t *table) ratio(a, b *subject, value func(sample) float64) float64 {
+// ratio is the median, over the rounds, of the value of one measurement over the value of another.
+func ratio[T any](a, b []T, value func(T) float64) float64 {
 	var list []float64
-	for i := range t.samples[a] {
-		list = append(list, value(t.samples[a][i])/value(t.samples[b][i]))
+	for i := range a {
+		list = append(list, value(a[i])/value(b[i]))
 	}
 	return median(list)
+}
+
+// ratio is the median, over the rounds, of one subject's sample over another's.
+func (t *table) ratio(a, b *subject, value func(sample) float64) float64 {
+	return ratio(t.samples[a], t.samples[b], value)
 }
 
 func cpu(s sample) float64  { return s.cpu }

@@ -303,11 +303,7 @@ func (t *sharedTable) median(s *subject, value func(turnCost) float64) float64 {
 
 // ratio is the median, over the rounds, of one subject's turn over another's.
 func (t *sharedTable) ratio(a, b *subject, value func(turnCost) float64) float64 {
-	var list []float64
-	for i := range t.costs[a] {
-		list = append(list, value(t.costs[a][i])/value(t.costs[b][i]))
-	}
-	return median(list)
+	return ratio(t.costs[a], t.costs[b], value)
 }
 
 func service(c turnCost) float64  { return c.service }

@@ -3,7 +3,7 @@
 //	go run ./internal/test/fleet/prove pair -seconds 60      two gateways, 500 a second, 800 offered
 //	go run ./internal/test/fleet/prove faults                the table of faults, for each kind of server that there is
 //	go run ./internal/test/fleet/prove soak -minutes 30 -seed 1
-//	go run ./internal/test/fleet/prove streams -seed 1       1,000 streams that hold, a third of which die
+//	go run ./internal/test/fleet/prove streams -seed 1       1,000 streams that hold; a third of them die
 //
 // It starts the redis-server or valkey-server in the PATH, and those that SLUICE_REDIS_SERVERS names.
 package main
