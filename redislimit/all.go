@@ -56,6 +56,20 @@ func (a *allCall) pack(l *link, now int64) {
 	}
 }
 
+// bits are the flags of all.lua that do not depend on other calls.
+func (t *takeCall) bits() byte {
+	bits := 4 * byte(t.part)
+	switch {
+	case t.allAgain:
+		bits += 64
+	case t.upTo:
+		bits += 32
+	case t.leads:
+		bits += 16
+	}
+	return bits
+}
+
 // script returns the script for the calls.
 func (a *allCall) script() *script {
 	for i := range a.calls {
@@ -119,6 +133,9 @@ func (a *allCall) parse(cmd command) (r reply, err error) {
 		*one, err = unpackReply(answers[1+i], a.calls[i].plan.holds)
 		if err = a.calls[i].checked(one, err); err != nil {
 			return reply{}, err
+		}
+		if a.calls[0].allAgain && r.all.each[0].said == saidAgain {
+			one.said = saidAgain
 		}
 	}
 	return r, nil
@@ -262,7 +279,7 @@ func (a *together) look(ctx context.Context) (sluice.AllDecision, error) {
 		if c.Op >= OpDebit && !c.needsRoom() || c.Part != Whole {
 			c.Cost = 0
 		}
-		c.Op, c.Part = OpPeek, Whole
+		c.Op, c.Part, c.AllAgain = OpPeek, Whole, false
 		looks[i] = c
 		if a.upTo(i) {
 			c.Cost = 0

@@ -40,7 +40,7 @@ func (a *together) settleHere() (done bool, err error) {
 		return false, nil
 	}
 	for i := range a.work {
-		if w := &a.work[i]; w.what != whatSettle || a.store.laneOf(&w.request) == nil {
+		if a.work[i].what != whatSettle {
 			return false, nil
 		}
 	}
@@ -91,19 +91,22 @@ func (a *together) settleKept(ctx context.Context, here []storeCall) error {
 
 // repeats makes looks of the calls that make holds of the share again.
 func (a *together) repeats(lane *lane) error {
-	holds := int64(0)
+	holds, all := int64(0), false
 	for i := range a.work {
 		w := &a.work[i]
 		if w.what != whatHold {
 			continue
 		}
 		holds++
-		again, err := lane.repeats(&w.request)
+		again, err := all, error(nil)
+		if !all {
+			again, err = lane.repeats(&w.request)
+		}
 		if err != nil {
 			a.giveBack()
 			return err
 		}
-		if again {
+		if all = all || again && w.allAgain; again {
 			if a.within && !w.none {
 				w.subject.share(w.plan).Refund(w.takeCall.cost)
 			}

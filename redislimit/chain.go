@@ -28,18 +28,6 @@ type chained struct {
 	upTo  bool // it takes as much as there is room for
 }
 
-// bits are those that all.lua knows.
-func (c chained) bits() byte {
-	bits := 4 * byte(c.part)
-	switch {
-	case c.upTo:
-		bits += 32
-	case c.leads:
-		bits += 16
-	}
-	return bits
-}
-
 // in reports whether the call is part of a chain.
 func (c chained) in() bool { return c.leads || c.part != Whole }
 

@@ -43,6 +43,9 @@ func (s *Store) Do(ctx context.Context, calls []StoreCall, out []StoreResult) er
 		if calls[i].Part != Whole {
 			return fmt.Errorf("redislimit: call %d of Do is about a part of the call before it; want DoAll", i)
 		}
+		if calls[i].AllAgain {
+			return fmt.Errorf("redislimit: call %d of Do has AllAgain, and each call of Do is made by itself; want DoAll", i)
+		}
 	}
 	if err := s.check(ctx); err != nil {
 		return err
@@ -170,7 +173,7 @@ func (s *Store) beginHold(w *storeCall, call *StoreCall, p *plan, now time.Time)
 // newHold returns a call of a hold.
 func (l *StoreLimit) newHold(p *plan, call *StoreCall) takeCall {
 	t := takeCall{request: request{plan: p, key: l.keys.of(call.Key), op: opHold, n: min(int64(call.Cost), exact/2-1), terms: l.terms}, cost: call.Cost}
-	t.receipt = call.receiptOf()
+	t.receipt, t.allAgain = call.receiptOf(), call.AllAgain
 	t.charges = t.what == whatHold
 	return t
 }

@@ -132,6 +132,10 @@ func (l *lane) settleHolds(calls []storeCall) (out []settledHold, err error) {
 	defer l.mu.Unlock()
 	for i := range calls {
 		w := &calls[i]
+		if i > 0 && calls[0].allAgain && out[0].again {
+			out = append(out, settledHold{again: true})
+			continue
+		}
 		of := l.holdOf(&w.request)
 		if of == nil {
 			return nil, nil

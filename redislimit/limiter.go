@@ -145,6 +145,8 @@ type takeCall struct {
 	judges  bool // a Debit that also decides whether the cost fits
 	over    bool // the share has no room for the cost
 	chained
+
+	allAgain bool // see StoreCall
 }
 
 func (l *Limiter) newCall(key string, cost int, charges bool) takeCall {

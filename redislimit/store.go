@@ -298,6 +298,8 @@ func (s *Store) checkCalls(calls []StoreCall, out []StoreResult) error {
 			return fmt.Errorf("redislimit: call %d: %v is not an operation; want one of %v", i, c.Op, opNames)
 		case c.Part > Same:
 			return fmt.Errorf("redislimit: call %d: %d is not a Part; want Whole, Rest or Same", i, c.Part)
+		case c.AllAgain && (i > 0 || !c.Op.isOfHold()):
+			return fmt.Errorf("redislimit: call %d: AllAgain of %v; want it of an OpHold, OpSettle or OpExtend that is call 0 of a DoAll", i, c.Op)
 		case c.Op.isOfHold():
 			if err := c.checkHold(); err != nil {
 				return fmt.Errorf("redislimit: call %d: %w", i, err)

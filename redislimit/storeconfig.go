@@ -245,6 +245,10 @@ type StoreCall struct {
 	// Once makes OpHold refuse the HoldID of a hold that has ended, as long as that is known: ErrEndedHold.
 	Once bool
 
+	// AllAgain, of call 0 of a DoAll, makes the calls behind it change nothing if this call of a hold was made before. They are answered as
+	// Again then, also if their own keys have no such hold, and Held says nothing.
+	AllAgain bool
+
 	// Capped makes OpSettle charge at most Debt units beyond the hold, whatever was used: see StoreResult.Capped.
 	Capped bool
 	Debt   int

@@ -3,6 +3,7 @@
 --   0 to 3: it can deny the whole call: 0 no, 1 yes, 2 except by a block, 3 except for want of room
 --   4: its units are the rest of the calls before it    8: its units are the same as the call before has made
 --   16: it decides the units of calls behind it         32: and takes as many as there is room for
+--   64: if it was made before, the calls behind it change nothing
 -- A key may come more than once: then the calls add up. Behind the keys come the two that keep the holds of each call whose letter is a
 -- capital. There are functions here, since one script has all shapes.
 --
@@ -119,15 +120,18 @@ local function judge(i, arg, call)
   return run[string.sub(ARGV[i], 1, 1)](KEYS[i], arg, call, KEYS[at], KEYS[at + 1])
 end
 
-local function look(i, call)
+local function looking(i)
   local op = string.byte(ARGV[i], 3)
   local n = (op == 0 or op == 4) and string.sub(ARGV[i], 8, 14) or struct.pack('>I7', 1)
-  return judge(i, struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15), call)
+  return struct.pack('>BI4', 0, 0) .. n .. string.sub(ARGV[i], 15)
 end
+
+local function look(i, call) return judge(i, looking(i), call) end
 
 local said = {[4294967294] = 'SLUICEHOLDS the key has too many holds', [4294967293] = 'SLUICEOTHERHOLD the id is that of another hold', [4294967292] = 'SLUICEENDEDHOLD the hold of the id has ended'}
 local fits, replies, sums, all = {}, {}, {}, true
 local left, made, divided, units = 0, 0, false, {} -- of the calls whose units others decide
+local again = false -- a call with 64 was made before
 
 -- The argument of a call, whose units are now known.
 local function argument(i, flags)
@@ -154,11 +158,14 @@ for i = 1, #ARGV do -- what has lapsed has, whether the calls are made or not
 end
 for i = 1, #ARGV do
   local key, flags = KEYS[i], string.byte(ARGV[i], 2) - 48
+  local governs = flags >= 64
+  if again then ARGV[i], flags = string.sub(ARGV[i], 1, 2) .. looking(i), 0 elseif governs then flags = flags - 64 end
   local arg, op, k, n = argument(i, flags)
   local before = op == 1 and flags >= 16 and look(i, pretend)
   if type(before) == 'table' then return before end
   local reply = judge(i, arg, pretend)
   if type(reply) == 'table' then return reply end
+  again = again or governs and string.byte(reply, 47) == 1
   fits[i], replies[i + 1], units[i] = '1', reply, n
   if flags >= 32 then
     units[i] = struct.unpack('>I4', reply, 8)

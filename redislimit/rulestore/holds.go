@@ -2,6 +2,7 @@ package rulestore
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -105,13 +106,20 @@ func holdID(terms *rules.HoldTerms, calls []rules.StoreCall, i int) string {
 	return string(sum[:16])
 }
 
-// Each id of a domain has a key of its own, which is a hold itself: of as many units as the digest says, so that another request with the
-// id, and another settlement of it, are found out whatever their keys are. Its limit is never reached, and its units are gone soon after
+// Each id of a domain has a key of its own, which is a hold itself: of as many units as the digests say, so that another request with the
+// id, and another settlement of it, are found out whatever their keys are. A Hold or Settle that was made before changes none of the
+// other keys: a reload may have given a descriptor a limit since, and a Reset may have ended the hold of a key. Its limit is never reached, and its units are gone soon after
 // the hold has ended; as a bucket it has no window whose end an outage could outlast. Keys in other slots of a
 // cluster cannot be reached together, so there only domains that are atomic have these keys.
 
 // idUnits bounds the units of an id.
 const idUnits = 1 << 20
+
+// unitsOf returns the units of the id of a hold: other ones for other descriptors, and for other hits of them.
+func unitsOf(terms *rules.HoldTerms) int {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", terms.Names, terms.Digest))
+	return 1 + int(binary.BigEndian.Uint32(sum[:])%idUnits)
+}
 
 // addID adds the call for the id of a hold.
 func (s *Store) addID(b *batch, c *counter, op redislimit.Op, terms *rules.HoldTerms) error {
@@ -122,15 +130,15 @@ func (s *Store) addID(b *batch, c *counter, op redislimit.Op, terms *rules.HoldT
 	if err != nil {
 		return err
 	}
-	call := redislimit.StoreCall{Limit: limit, Key: fmt.Sprintf("%d:%s %s", len(terms.Domain), terms.Domain, terms.ID), Op: op, HoldID: "."}
+	call := redislimit.StoreCall{Limit: limit, Key: fmt.Sprintf("%d:%s %s", len(terms.Domain), terms.Domain, terms.ID), Op: op, HoldID: ".", AllAgain: op != redislimit.OpExtend}
 	switch op {
 	case redislimit.OpHold:
 		call.Over = true // else the share of a large fleet could deny an id
-		call.TTL, call.GiveBack, call.Once, call.Cost = terms.TTL, terms.GiveBack, true, 1+int(terms.Digest%idUnits)
+		call.TTL, call.GiveBack, call.Once, call.Cost = terms.TTL, terms.GiveBack, true, unitsOf(terms)
 	case redislimit.OpExtend:
 		call.TTL, call.Step = terms.TTL, terms.Step
 	default:
-		call.Remember, call.Cost = terms.Remember, 1+int(terms.Digest%idUnits)
+		call.Remember, call.Cost = terms.Remember, unitsOf(terms)
 	}
 	b.add(c, call)
 	return nil

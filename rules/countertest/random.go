@@ -150,25 +150,7 @@ type holdLines struct {
 	domain string
 	named  map[string][]string // the descriptors that an id was first used with
 	last   string
-	lives  [12]int  // of each id; it has another name in each
-	ended  [12]bool // it may have been settled in this life
-	old    [12]bool // it may have been held before a reload in this life
-}
-
-// anew gives ids other names: all, or those that may have ended.
-func (b *holdLines) anew(all bool) {
-	for i := range b.lives {
-		if all || b.ended[i] {
-			b.rename(i)
-		}
-	}
-	b.last = ""
-}
-
-// rename gives an id another name.
-func (b *holdLines) rename(i int) {
-	b.lives[i]++
-	b.ended[i], b.old[i] = false, false
+	lives  [12]int // of each id; it has another name in each
 }
 
 // descriptors are some of different keys, without hits.
@@ -214,9 +196,6 @@ func (b *holdLines) next(s *script) {
 	}
 	op := pick(r, "hold", "hold", "hold", "hold", "hold", "hold", "extend", "extend", "settle", "settle", "settle", "settle", "release", "release", "take", "take", "lapse", "reset", "reload")
 	at := r.IntN(len(b.lives))
-	if op == "hold" && b.old[at] { // a Hold that is repeated after a reload, which MEANING.md leaves out
-		b.rename(at)
-	}
 	id := fmt.Sprint(at, ".", b.lives[at])
 	if b.named[id] == nil {
 		b.named[id] = b.descriptors(false)
@@ -233,23 +212,21 @@ func (b *holdLines) next(s *script) {
 	case "extend":
 		b.last = fmt.Sprint("extend ", id, " ", b.list(of, 6), pick(r, "", " step=1", " step=2"))
 	case "settle", "release":
-		b.ended[at] = true
 		b.last = fmt.Sprint(op, " ", id, " ", b.list(of, 8))
 	case "lapse": // with a name of its own
-		b.rename(at)
+		b.lives[at]++
 		s.add("%shold l%s %s ttl=1ms%s", process, id, b.list(of, 5), pick(r, "", " back"))
 		s.add("pass 3ms")
 		b.last = ""
 		return
 	case "reset": // of a hold whose key was reset, which MEANING.md leaves out
-		b.anew(true)
+		for i := range b.lives {
+			b.lives[i]++
+		}
+		b.last = ""
 		s.add("reset %s", b.list(b.descriptors(true), 1))
 		return
-	case "reload": // and of the end of a hold before a reload
-		b.anew(false)
-		for i := range b.old {
-			b.old[i] = true
-		}
+	case "reload":
 		s.add("reload %d", r.IntN(2))
 		return
 	}
