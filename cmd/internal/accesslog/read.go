@@ -225,13 +225,15 @@ func (b *block) candidates() []Parser {
 // parser knows to be a line of its own is read by no other, since a client can have written the mistake.
 func (b *block) read(l *line) {
 	texts := peeled{l.text}
-	if l.readBy(b.parsers[0], &texts, b.depths) {
+	if l.readBy(b.parsers[0], &texts, b.depths) || b.settled && isDecisive(l.bad) {
 		return
 	}
+	b.readByOther(l, texts)
+}
+
+// readByOther is read for a line that the source's parser cannot read.
+func (b *block) readByOther(l *line, texts peeled) {
 	reason := l.bad
-	if b.settled && isDecisive(reason) {
-		return
-	}
 	object := sync.OnceValue(func() bool { return isJSON(texts.get(b.depths.least)) })
 	for _, p := range b.parsers[1:] {
 		by := p

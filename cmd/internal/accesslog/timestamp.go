@@ -75,17 +75,48 @@ func parseCLF(b []byte) (int64, bool) {
 	minute, ok4 := number(b[15:17])
 	second, ok5 := number(b[18:20])
 	zone, ok6 := number(b[22:26])
-	month := strings.Index("JanFebMarAprMayJunJulAugSepOctNovDec", string(b[3:6]))
-	if !(ok1 && ok2 && ok3 && ok4 && ok5 && ok6) || month%3 != 0 || day < 1 || day > 28 || year < 1971 || year > 2261 ||
+	month := monthOf(b[3:6])
+	if !(ok1 && ok2 && ok3 && ok4 && ok5 && ok6) || month == 0 || day < 1 || day > 28 || year < 1971 || year > 2261 ||
 		hour > 23 || minute > 59 || second > 59 || zone > 1400 || zone%100 > 59 || b[21] != '+' && b[21] != '-' {
 		return 0, false
 	}
-	at := time.Date(year, time.Month(month/3+1), day, hour, minute, second, 0, time.UTC).Unix()
+	at := time.Date(year, month, day, hour, minute, second, 0, time.UTC).Unix()
 	offset := int64(zone/100*3600 + zone%100*60)
 	if b[21] == '-' {
 		offset = -offset
 	}
 	return (at - offset) * int64(time.Second), true
+}
+
+// monthOf reads the short name of a month; 0 if it is none.
+func monthOf(name []byte) time.Month {
+	switch string(name) {
+	case "Jan":
+		return time.January
+	case "Feb":
+		return time.February
+	case "Mar":
+		return time.March
+	case "Apr":
+		return time.April
+	case "May":
+		return time.May
+	case "Jun":
+		return time.June
+	case "Jul":
+		return time.July
+	case "Aug":
+		return time.August
+	case "Sep":
+		return time.September
+	case "Oct":
+		return time.October
+	case "Nov":
+		return time.November
+	case "Dec":
+		return time.December
+	}
+	return 0
 }
 
 func number(b []byte) (n int, ok bool) {
