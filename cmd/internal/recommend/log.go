@@ -26,7 +26,7 @@ type Log struct {
 type TooManyClients int
 
 func (e TooManyClients) Error() string {
-	return fmt.Sprintf("the log has more than %d clients: want --max-clients above that, at about 650 bytes of memory a client, or a shorter --ipv6-prefix",
+	return fmt.Sprintf("the log has more than %d clients: want --max-clients above that, at about 400 bytes of memory a client, or a shorter --ipv6-prefix",
 		int(e))
 }
 
@@ -65,9 +65,11 @@ func (l *Log) replay(rules []replay.Rule, denied [][]bool, top int, sparklines b
 	if sparklines {
 		engine.Sparklines()
 	}
-	r := l.spool.Read()
-	for r.Next() {
-		engine.Decide(r.Client, r.Now, nil)
+	r, buf := l.spool.Read(), make([]spool.Request, batch)
+	for requests := r.Batch(buf); len(requests) > 0; requests = r.Batch(buf) {
+		for _, q := range requests {
+			engine.Decide(q.Client, q.Now, nil)
+		}
 	}
 	res := engine.Result(top)
 	res.First, res.Late, res.MaxLate = l.Clock.First, l.Clock.Late, l.Clock.MaxLate

@@ -1,78 +1,93 @@
 package recommend
 
 import (
+	"cmp"
 	"runtime"
 	"slices"
 	"sync"
-	"time"
+
+	"github.com/sluice-go/sluice/cmd/internal/spool"
 )
 
-// together is how many meters share a pass: more would need more memory, fewer read the requests more often.
-const together = 4
+// A measure is a meter to be made for a pass, and what to do with its needs when it has seen all requests.
+type measure struct {
+	// meter may take the memory of old, a meter that is done with or nil.
+	meter func(old meter) meter
+	uses  []func(*needs) // the i-th of the i-th needs
+}
 
-// measure makes passes over the log, some at once, and hands on the needs of clients by each meter, in no certain order but one at a time. The
-// needs are the callee's.
-func (l *Log) measure(makers []func() meter, each func(i int, needs []int64)) error {
-	type part struct {
-		first  int
-		makers []func() meter
+// needs is those of a meter. It holds until the next use.
+type needs struct{ byClient, ascending []int64 }
+
+func (n *needs) of(m meter, i int) {
+	m.needs(i, n.byClient)
+	copy(n.ascending, n.byClient)
+	slices.Sort(n.ascending)
+}
+
+// batch is how many requests the meters of a pass see at once, one meter after the other.
+const batch = 256
+
+// measure makes passes over the log, some at once: with more meters in one they would need more memory, with fewer the requests are read more often.
+// The uses come in no certain order but one at a time.
+func (l *Log) measure(passes [][]measure) error {
+	todo := make(chan []measure, len(passes))
+	for _, pass := range passes {
+		todo <- pass
 	}
-	parts := make(chan part, len(makers))
-	for i := 0; i < len(makers); i += together {
-		parts <- part{i, makers[i:min(i+together, len(makers))]}
-	}
-	close(parts)
+	close(todo)
+	clients := l.Clients.Len()
 	var mu sync.Mutex // of the variables below
 	var failed error
+	n := needs{make([]int64, clients), make([]int64, clients)}
 	var workers sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		workers.Add(1)
-		go func() {
-			defer workers.Done()
-			for p := range parts {
-				meters, err := l.pass(p.makers)
+	for range min(runtime.GOMAXPROCS(0), len(passes)) {
+		workers.Go(func() {
+			var meters []meter
+			for pass := range todo {
+				var err error
+				meters, err = l.pass(pass, meters)
 				mu.Lock()
-				if err != nil {
-					failed = err
-				}
-				for i, m := range meters {
-					if failed == nil {
-						each(p.first+i, m.needs())
+				failed = cmp.Or(failed, err)
+				for i, m := range pass {
+					for j, use := range m.uses {
+						if failed == nil {
+							n.of(meters[i], j)
+							use(&n)
+						}
 					}
 				}
 				mu.Unlock()
 			}
-		}()
+		})
 	}
 	workers.Wait()
 	return failed
 }
 
-// pass shows all requests to meters.
-func (l *Log) pass(makers []func() meter) ([]meter, error) {
-	meters := make([]meter, len(makers))
-	for i, make := range makers {
-		meters[i] = make()
+// pass shows all requests to meters. old are those of the pass before, which are done with.
+func (l *Log) pass(measures []measure, old []meter) ([]meter, error) {
+	meters := make([]meter, len(measures))
+	for i, m := range measures {
+		var o meter
+		if i < len(old) {
+			o = old[i]
+		}
+		meters[i] = m.meter(o)
 	}
-	r := l.spool.Read()
-	for r.Next() {
+	r, buf := l.spool.Read(), make([]spool.Request, batch)
+	for requests := r.Batch(buf); len(requests) > 0; requests = r.Batch(buf) {
 		for _, m := range meters {
-			m.see(r.Client, r.Now)
+			m.see(requests)
 		}
 	}
 	err := r.Err()
 	for _, m := range meters {
-		if s, ok := m.(*slidingLog); ok && err == nil {
-			err = s.behind.Err()
+		if s, ok := m.(*slidingLog); ok {
+			err = cmp.Or(err, s.reader.Err())
 		}
 	}
 	return meters, err
-}
-
-// The meters of the log's clients, to be made for a pass.
-
-func (l *Log) slidingLog(period time.Duration) func() meter {
-	return func() meter { return newSlidingLog(period, l.Clients.Len(), &l.spool) }
 }
 
 // enough returns the smallest limit under which at most that many clients are denied anything: the largest need of all other clients, of needs in
@@ -87,17 +102,6 @@ func enough(needs []int64, denied int) int64 {
 // percentile returns the need that so many per mille of clients, or more, do not exceed, of needs in ascending order.
 func percentile(needs []int64, perMille int) int64 {
 	return needs[max(0, (len(needs)*perMille+999)/1000-1)]
-}
-
-// ascending sorts needs, and returns the first client with the largest before.
-func ascending(needs []int64) (largest int) {
-	for i, n := range needs {
-		if n > needs[largest] {
-			largest = i
-		}
-	}
-	slices.Sort(needs)
-	return largest
 }
 
 // tail counts the clients that need so much or more, of needs in ascending order: for each number that occurs up to 10, and from there on for one in

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/internal/spool"
 )
 
 // nginx is the meter of limit_req with nodelay, which is GCRA with numbers of its own: time is in milliseconds, the rate in
@@ -47,26 +48,26 @@ func newNginx(rate sluice.Limit, clients int) *nginx {
 	return &nginx{int64(rate.Rate) * 1000 / int64(rate.Period/time.Second), make([]nginxState, clients)}
 }
 
-func (n *nginx) see(client int, now int64) {
-	s, ms := &n.states[client], now/int64(time.Millisecond)+1
-	if s.last > 0 {
-		hi, back := bits.Mul64(uint64(n.rate), uint64(ms-s.last))
-		if hi > 0 || back/1000 > uint64(s.excess)+1000 {
-			s.excess = 0
-		} else {
-			s.excess = max(0, s.excess-int64(back/1000)+1000)
+func (n *nginx) see(requests []spool.Request) {
+	for _, q := range requests {
+		s, ms := &n.states[q.Client], q.Now/int64(time.Millisecond)+1
+		if s.last > 0 {
+			hi, back := bits.Mul64(uint64(n.rate), uint64(ms-s.last))
+			if hi > 0 || back/1000 > uint64(s.excess)+1000 {
+				s.excess = 0
+			} else {
+				s.excess = max(0, s.excess-int64(back/1000)+1000)
+			}
 		}
+		s.last = ms
+		s.most = max(s.most, s.excess)
 	}
-	s.last = ms
-	s.most = max(s.most, s.excess)
 }
 
-func (n *nginx) needs() []int64 {
-	out := make([]int64, len(n.states))
+func (n *nginx) needs(_ int, out []int64) {
 	for i, s := range n.states {
 		out[i] = (s.most + 999) / 1000
 	}
-	return out
 }
 
 // haproxy is the meter of http_req_rate, a sliding window with numbers of its own: time is in milliseconds, windows begin with a client's first
@@ -80,17 +81,19 @@ func newHAProxy(period time.Duration, clients int) *haproxy {
 	return &haproxy{period.Milliseconds(), make([]windowState, clients)}
 }
 
-func (h *haproxy) see(client int, now int64) {
-	// Here number is the beginning of the window in ms.
-	s, ms := &h.states[client], now/int64(time.Millisecond)
-	if s.most == 0 || ms-s.number >= 2*h.period {
-		*s = windowState{number: ms &^ 1, most: s.most}
-	} else if ms-s.number >= h.period {
-		s.number, s.prev, s.cur = (s.number+h.period)&^1, s.cur, 0
+func (h *haproxy) see(requests []spool.Request) {
+	for _, q := range requests {
+		// Here number is the beginning of the window in ms.
+		s, ms := &h.states[q.Client], q.Now/int64(time.Millisecond)
+		if s.most == 0 || ms-s.number >= 2*h.period {
+			*s = windowState{number: ms &^ 1, most: s.most}
+		} else if ms-s.number >= h.period {
+			s.number, s.prev, s.cur = (s.number+h.period)&^1, s.cur, 0
+		}
+		s.cur++
+		part := max(0, s.prev*(s.number+h.period-ms)/h.period) // a period is a day at most
+		s.most = max(s.most, s.cur+part)
 	}
-	s.cur++
-	part := max(0, s.prev*(s.number+h.period-ms)/h.period) // a period is a day at most
-	s.most = max(s.most, s.cur+part)
 }
 
-func (h *haproxy) needs() []int64 { return mostOf(h.states) }
+func (h *haproxy) needs(_ int, out []int64) { mostOf(h.states, out) }

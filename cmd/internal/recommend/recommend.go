@@ -1,7 +1,9 @@
 package recommend
 
 import (
+	"cmp"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -123,8 +125,12 @@ type Proxy struct {
 	Need int64
 }
 
+// gcPercent is how much of the memory may be garbage while limits are looked for: it is in a few large pieces, which are collected in no time.
+const gcPercent = 25
+
 // Recommend looks for limits. The log must have a request.
 func (l *Log) Recommend(c Config) (Result, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	n := l.Clients.Len()
 	res := Result{Config: c, DeniedClients: c.Denied.Of(n)}
 	for _, share := range columns {
@@ -137,161 +143,154 @@ func (l *Log) Recommend(c Config) (Result, error) {
 	if c.Rate != (sluice.Limit{}) {
 		rates = []sluice.Limit{c.Rate}
 	}
-	windows, err := l.measureAll(&res, rates)
+	found, err := l.measureAll(&res, rates)
 	if err != nil {
 		return res, err
 	}
-	if err := res.choose(windows); err != nil {
-		return res, err
-	}
-	if err := l.measureProxies(&res); err != nil {
+	denied, err := res.choose(found)
+	if err != nil {
 		return res, err
 	}
 	res.trim()
-	var rules []replay.Rule
-	for _, choice := range res.Choices {
-		if choice.Refused == "" {
-			rules = append(rules, choice.Rule)
+	return res, l.confirm(&res, denied)
+}
+
+// found is the limits for the goal.
+type found struct {
+	bucket  sluice.Limit // under which a client is admitted the least in any Config.Per; zero if there is none
+	rate    int          // of bucket, its number in the frontier
+	most    int          // that it admits
+	over    []bool       // the clients that it denies anything
+	windows map[sluice.Algorithm]window
+}
+
+// window is the number of requests in Config.Per, and the clients that have had more.
+type window struct {
+	need int64
+	over []bool
+}
+
+// more finds the clients that need more.
+func (n *needs) more(than int64) []bool {
+	over := make([]bool, len(n.byClient))
+	for client, need := range n.byClient {
+		over[client] = need > than
+	}
+	return over
+}
+
+// ratesTogether is how many rates share a meter, and a pass: with more of them a pass would need more memory, with fewer the requests are read
+// more often.
+const ratesTogether = statesPerLine
+
+// measureAll fills in the peaks, the frontier and what HAProxy needs, and returns the limits for the goal.
+func (l *Log) measureAll(res *Result, rates []sluice.Limit) (found, error) {
+	f := found{windows: map[sluice.Algorithm]window{}}
+	res.Frontier = make([]Point, len(rates))
+	passes := [][]measure{l.peaks(res), l.windows(res, f.windows)}
+	for first := 0; first < len(rates); first += ratesTogether {
+		group := rates[first:min(first+ratesTogether, len(rates))]
+		m := measure{meter: func(old meter) meter { return newBuckets(group, l.Clients.Len(), old) }}
+		for i := range group {
+			m.uses = append(m.uses, func(n *needs) {
+				res.Frontier[first+i] = newPoint(group[i], n, res.Columns)
+				f.offer(first+i, group[i], n, res)
+			})
 		}
+		passes = append(passes, []measure{m})
 	}
-	denied, err := l.deniedBy(rules)
-	if err != nil {
-		return res, err
-	}
-	res.Evidence, err = l.replay(rules, denied, c.Top, c.Sparklines)
-	return res, err
+	err := l.measure(passes)
+	return f, err
 }
 
-// deniedBy finds the clients that each rule denies anything: a rule denies who needs more than its limit. Rules of one meter and limit, as
-// those of buckets are, share a measurement.
-func (l *Log) deniedBy(rules []replay.Rule) ([][]bool, error) {
-	denied := make([][]bool, len(rules))
-	var makers []func() meter
-	var firsts []int // of the rules that are measured
-	for i, r := range rules {
-		if firstAlike(rules, i) == i {
-			makers, firsts = append(makers, l.meterOf(r.Algorithm, r.Limit)), append(firsts, i)
+// offer takes the limit for the goal at a rate of the frontier, if it is better. Of rates that admit as much it is the highest.
+func (f *found) offer(i int, rate sluice.Limit, n *needs, res *Result) {
+	burst := enough(n.ascending, res.DeniedClients)
+	if burst == none {
+		return
+	}
+	limit := rate.WithBurst(int(burst))
+	most, err := worstCase(sluice.GCRA, limit, res.Per)
+	if err == nil && (f.bucket == sluice.Limit{} || most < f.most || most == f.most && i > f.rate) {
+		f.bucket, f.rate, f.most, f.over = limit, i, most, n.more(burst)
+	}
+}
+
+func newPoint(rate sluice.Limit, n *needs, columns []Column) Point {
+	p := Point{Rate: rate}
+	for _, column := range columns {
+		burst := enough(n.ascending, column.Denied)
+		if burst == none {
+			burst = 0
 		}
+		p.Bursts = append(p.Bursts, burst)
 	}
-	err := l.measure(makers, func(n int, needs []int64) {
-		over := make([]bool, len(needs))
-		for client, need := range needs {
-			over[client] = need > int64(rules[firsts[n]].Limit.Capacity())
-		}
-		denied[firsts[n]] = over
-	})
-	for i := range rules {
-		denied[i] = denied[firstAlike(rules, i)]
-	}
-	return denied, err
+	return p
 }
 
-// firstAlike is the first rule that denies the same clients as the i-th, for having the same limit and meter.
-func firstAlike(rules []replay.Rule, i int) int {
-	return slices.IndexFunc(rules, func(o replay.Rule) bool {
-		return o.Limit == rules[i].Limit && metered(o.Algorithm) == metered(rules[i].Algorithm)
-	})
-}
-
-// metered is the algorithm whose meter serves another one, too: GCRA for all buckets.
-func metered(algorithm sluice.Algorithm) sluice.Algorithm {
-	switch algorithm {
-	case sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog:
-		return algorithm
-	}
-	return sluice.GCRA
-}
-
-// meterOf returns a meter of the limit that a client needs of an algorithm: of the burst at limit's rate, or of the number in windows of
-// limit's period.
-func (l *Log) meterOf(algorithm sluice.Algorithm, limit sluice.Limit) func() meter {
-	clients := l.Clients.Len()
-	switch metered(algorithm) {
-	case sluice.FixedWindow:
-		return func() meter { return newFixedWindow(limit.Period, clients) }
-	case sluice.SlidingWindow:
-		return func() meter { return newSlidingWindow(limit.Period, clients) }
-	case sluice.SlidingLog:
-		return l.slidingLog(limit.Period)
-	}
-	return func() meter { return newBucket(limit, clients) }
-}
-
-// measureAll fills in the peaks and the frontier, and returns the limits of windows for the goal.
-func (l *Log) measureAll(res *Result, rates []sluice.Limit) (windows map[sluice.Algorithm]int64, err error) {
-	var makers []func() meter
-	var use []func(needs []int64, largest int)
-	measure := func(maker func() meter, then func(needs []int64, largest int)) {
-		makers, use = append(makers, maker), append(use, then)
-	}
+func (l *Log) peaks(res *Result) (pass []measure) {
 	res.Peaks = make([]Peak, len(Spans))
 	for i, span := range Spans {
-		measure(l.slidingLog(span), func(needs []int64, largest int) {
-			res.Peaks[i] = Peak{span, percentile(needs, 500), percentile(needs, 900), percentile(needs, 990), percentile(needs, 999),
-				needs[len(needs)-1], l.Clients.Name(largest), tail(needs)}
+		pass = append(pass, measure{
+			func(meter) meter { return newSlidingLog(span, l.Clients.Len(), &l.spool) },
+			[]func(*needs){func(n *needs) { res.Peaks[i] = l.peak(span, n) }},
 		})
 	}
-	res.Frontier = make([]Point, len(rates))
-	for i, rate := range rates {
-		res.Frontier[i].Rate = rate
-		measure(l.meterOf(sluice.GCRA, rate), func(needs []int64, _ int) {
-			for _, column := range res.columnsAndGoal() {
-				burst := enough(needs, column.Denied)
-				if burst == none {
-					burst = 0
-				}
-				res.Frontier[i].Bursts = append(res.Frontier[i].Bursts, burst)
-			}
-		})
-	}
-	windows = map[sluice.Algorithm]int64{}
-	for _, algorithm := range []sluice.Algorithm{sluice.FixedWindow, sluice.SlidingWindow, sluice.SlidingLog} {
-		measure(l.meterOf(algorithm, sluice.Per(1, res.Per)), func(needs []int64, _ int) { windows[algorithm] = enough(needs, res.DeniedClients) })
-	}
-	err = l.measure(makers, func(i int, needs []int64) {
-		largest := ascending(needs)
-		use[i](needs, largest)
-	})
-	return windows, err
+	return pass
 }
 
-// columnsAndGoal is the columns, with the goal behind them.
-func (r *Result) columnsAndGoal() []Column {
-	return append(slices.Clip(r.Columns), Column{r.Denied, r.DeniedClients})
+func (l *Log) peak(span time.Duration, n *needs) Peak {
+	most := n.ascending[len(n.ascending)-1]
+	return Peak{
+		Span: span,
+		P50:  percentile(n.ascending, 500), P90: percentile(n.ascending, 900), P99: percentile(n.ascending, 990), P999: percentile(n.ascending, 999), Most: most,
+		Client: l.Clients.Name(slices.Index(n.byClient, most)),
+		Tail:   tail(n.ascending),
+	}
 }
 
-// choose recommends a limit for each algorithm.
-func (r *Result) choose(windows map[sluice.Algorithm]int64) error {
-	best, least := sluice.Limit{}, 0
-	for _, p := range r.Frontier {
-		burst := p.Bursts[len(r.Columns)]
-		if burst == 0 {
-			continue
-		}
-		limit := p.Rate.WithBurst(int(burst))
-		most, err := worstCase(sluice.GCRA, limit, r.Per)
-		// Of rates that admit as much the highest is the last one.
-		if err == nil && (best == sluice.Limit{} || most <= least) {
-			best, least = limit, most
-		}
+// windows measures what counts in windows.
+func (l *Log) windows(res *Result, windows map[sluice.Algorithm]window) []measure {
+	clients := l.Clients.Len()
+	of := func(algorithm sluice.Algorithm, make func() meter) measure {
+		return measure{func(meter) meter { return make() }, []func(*needs){func(n *needs) {
+			need := enough(n.ascending, res.DeniedClients)
+			windows[algorithm] = window{need, n.more(need)}
+		}}}
 	}
-	if best == (sluice.Limit{}) {
-		return fmt.Errorf("at %s no burst that a limiter takes is enough: want a higher --rate", rateText(r.Frontier[0].Rate))
+	res.HAProxy.Rate = sluice.Per(1, res.Per)
+	return []measure{
+		of(sluice.FixedWindow, func() meter { return newFixedWindow(res.Per, clients) }),
+		of(sluice.SlidingWindow, func() meter { return newSlidingWindow(res.Per, clients) }),
+		of(sluice.SlidingLog, func() meter { return newSlidingLog(res.Per, clients, &l.spool) }),
+		proxyNeed(&res.HAProxy, res.DeniedClients, func() meter { return newHAProxy(res.Per, clients) }),
 	}
-	r.Bucket = best
+}
+
+func proxyNeed(p *Proxy, denied int, make func() meter) measure {
+	return measure{func(meter) meter { return make() }, []func(*needs){func(n *needs) { p.Need = enough(n.ascending, denied) }}}
+}
+
+// choose recommends a limit for each algorithm, and returns the clients that each of these that is not refused denies anything.
+func (r *Result) choose(f found) (denied [][]bool, err error) {
+	if f.bucket == (sluice.Limit{}) {
+		return nil, fmt.Errorf("at %s no burst that a limiter takes is enough: want a higher --rate", rateText(r.Frontier[0].Rate))
+	}
+	r.Bucket = f.bucket
 	for _, algorithm := range r.Algorithms {
-		limit := best
-		if need, window := windows[algorithm]; window {
-			limit = sluice.Per(int(min(need, maxInt)), r.Per)
+		limit, over := f.bucket, f.over
+		if w, ok := f.windows[algorithm]; ok {
+			limit, over = sluice.Per(int(min(w.need, maxInt)), r.Per), w.over
 		}
 		choice := Choice{Rule: replay.Rule{Algorithm: algorithm, Limit: limit}}
-		var err error
 		if choice.Most, err = worstCase(algorithm, limit, r.Per); err != nil {
 			choice.Refused = err.Error()
+		} else {
+			denied = append(denied, over)
 		}
 		r.Choices = append(r.Choices, choice)
 	}
-	return nil
+	return denied, nil
 }
 
 // maxInt is less than the number for no limit.
@@ -306,29 +305,34 @@ func worstCase(algorithm sluice.Algorithm, limit sluice.Limit, d time.Duration) 
 	return limiter.WorstCase(d), nil
 }
 
-// measureProxies finds the limits for the goal of programs that count in ways of their own.
-func (l *Log) measureProxies(res *Result) error {
-	clients := l.Clients.Len()
-	targets := []*Proxy{&res.HAProxy}
-	makers := []func() meter{func() meter { return newHAProxy(res.Per, clients) }}
-	res.HAProxy.Rate = sluice.Per(1, res.Per)
-	if rate := nginxRate(res.Bucket); rate != sluice.DenyAll {
-		res.Nginx.Rate = rate
-		targets = append(targets, &res.Nginx)
-		makers = append(makers, func() meter { return newNginx(rate, clients) })
+// confirm replays the log under the recommended limits, of which denied has the clients that each denies anything, and meanwhile finds the limit
+// of nginx, which has rates of its own.
+func (l *Log) confirm(res *Result, denied [][]bool) error {
+	var rules []replay.Rule
+	for _, choice := range res.Choices {
+		if choice.Refused == "" {
+			rules = append(rules, choice.Rule)
+		}
 	}
-	return l.measure(makers, func(i int, needs []int64) {
-		ascending(needs)
-		targets[i].Need = enough(needs, res.DeniedClients)
-	})
+	proxy := make(chan error, 1)
+	go func() { proxy <- l.measureNginx(res) }()
+	evidence, err := l.replay(rules, denied, res.Top, res.Sparklines)
+	err = cmp.Or(<-proxy, err)
+	res.Evidence = evidence
+	return err
 }
 
-// trim drops the goal's column, which one of the others has too, and the rates at the end that need what the one before does, down to the one
-// that is recommended.
-func (r *Result) trim() {
-	for i := range r.Frontier {
-		r.Frontier[i].Bursts = r.Frontier[i].Bursts[:len(r.Columns)]
+func (l *Log) measureNginx(res *Result) error {
+	rate := nginxRate(res.Bucket)
+	if rate == sluice.DenyAll {
+		return nil
 	}
+	res.Nginx.Rate = rate
+	return l.measure([][]measure{{proxyNeed(&res.Nginx, res.DeniedClients, func() meter { return newNginx(rate, l.Clients.Len()) })}})
+}
+
+// trim drops the rates at the end that need what the one before does, down to the one that is recommended.
+func (r *Result) trim() {
 	for n := len(r.Frontier); n > 1 && r.Frontier[n-1].Rate != r.Bucket.WithBurst(0) && slices.Equal(r.Frontier[n-1].Bursts, r.Frontier[n-2].Bursts); n-- {
 		r.Frontier = r.Frontier[:n-1]
 	}

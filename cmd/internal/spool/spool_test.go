@@ -11,20 +11,15 @@ import (
 	"github.com/sluice-go/sluice/internal/test/seeded"
 )
 
-type request struct {
-	client int
-	now    int64
-}
-
 // all reads the requests of a spool.
-func all(t *testing.T, s *Spool) (out []request) {
+func all(t *testing.T, s *Spool) (out []Request) {
 	t.Helper()
-	r := s.Read()
-	for r.Next() {
-		out = append(out, request{r.Client, r.Now})
+	r, buf := s.Read(), make([]Request, 7)
+	for batch := r.Batch(buf); len(batch) > 0; batch = r.Batch(buf) {
+		out = append(out, batch...)
 	}
 	require.NoError(t, r.Err())
-	require.False(t, r.Next(), "the end stays the end")
+	require.Empty(t, r.Batch(buf), "the end stays the end")
 	return out
 }
 
@@ -34,17 +29,17 @@ func TestSpool_ReadsWhatWasWritten(t *testing.T) {
 	rng := seeded.Rand(t)
 	for _, limit := range []int{0, 1, 7, 1000, readAhead, 3 * readAhead} {
 		s := &Spool{limit: limit}
-		var want []request
+		var want []Request
 		now := int64(0)
 		for range 50_000 {
 			if rng.IntN(3) == 0 {
 				now += rng.Int64N(1 << rng.IntN(40))
 			}
-			q := request{rng.IntN(1 << rng.IntN(30)), now}
+			q := Request{rng.IntN(1 << rng.IntN(30)), now}
 			want = append(want, q)
-			require.NoError(t, s.Add(q.client, q.now))
+			require.NoError(t, s.Add(q.Client, q.Now))
 		}
-		want = append(want, request{math.MaxInt32, math.MaxInt64})
+		want = append(want, Request{math.MaxInt32, math.MaxInt64})
 		require.NoError(t, s.Add(math.MaxInt32, math.MaxInt64))
 		assert.Equal(t, want, all(t, s), limit)
 		assert.Equal(t, want, all(t, s), "a second time")
@@ -82,11 +77,7 @@ func TestSpool_LostFile(t *testing.T) {
 	}
 	require.NoError(t, s.file.Truncate(5))
 	r := s.Read()
-	n := 0
-	for r.Next() {
-		n++
-	}
+	assert.Less(t, len(r.Batch(make([]Request, 10))), 10)
 	assert.ErrorContains(t, r.Err(), "temporary file")
-	assert.Less(t, n, 10)
 	require.NoError(t, s.Close())
 }
