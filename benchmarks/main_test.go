@@ -131,7 +131,7 @@ func TestRun_PartsAndWorkloads(t *testing.T) {
 
 func TestVerdict_ALineForEachBoundThatIsBroken(t *testing.T) {
 	row := func(ratio float64) guard.Row {
-		return guard.Row{Bound: guard.Bound{Subject: "s", Workload: "hot", Most: 0.5}, Ratio: ratio}
+		return guard.Row{Bound: guard.Bound{Subject: "s", Baseline: "b", Workload: "hot", Most: 0.5}, Ratio: ratio}
 	}
 	var stdout, stderr bytes.Buffer
 	assert.NoError(t, verdict(&stdout, &stderr, []guard.Row{row(0.4), row(0.5)}))
@@ -143,7 +143,7 @@ func TestVerdict_ALineForEachBoundThatIsBroken(t *testing.T) {
 	assert.ErrorAs(t, err, new(failure), "it is not the command line that is wrong")
 	assert.Equal(t, 2, strings.Count(stderr.String(), "\n"), stderr.String())
 	assert.Contains(t, stderr.String(), "benchmarks guard: too slow: s ")
-	assert.Contains(t, stderr.String(), "0.70 of the baseline's time, at most 0.50")
+	assert.Contains(t, stderr.String(), "0.70 of the time of b, at most 0.50")
 }
 
 func TestGuard_CommandLine(t *testing.T) {

@@ -245,7 +245,7 @@ const floorRounds = 3
 
 // floor adds samples to those that there are.
 func (m *measurement) floor(_ context.Context, r *results.Results) error {
-	rows := floor.Run(floorRounds * m.rounds)
+	rows := floor.Run(floorRounds*m.rounds, m.workloads)
 	for i := range r.Floor {
 		rows[i].Samples = append(r.Floor[i].Samples, rows[i].Samples...)
 	}

@@ -25,6 +25,7 @@ const (
 	TimeNow     = "time.Now"
 	SystemClock = "sluice.SystemClock"
 	FastClock   = "sluice.FastClock"
+	NanoTime    = "runtime.nanotime, by linkname"
 	CoarseClock = "sluice.CoarseClock"
 	Maphash     = "maphash.String of a key"
 	XXHash      = "xxhash of a key"
@@ -40,9 +41,14 @@ const (
 // perSample is how often a part runs for one sample: 1 to 150 ms of it.
 const perSample = 1 << 20
 
+// Strings is the part of a workload's strings: the driver's loop over its calls, around a limiter that only looks at them.
+func Strings(w string) string { return "driver and strings: " + w }
+
 // Run takes one sample of each part a round, so that sample i of one part was taken
-// within a second of sample i of every other.
-func Run(rounds int) []results.Floor { return run(rounds, perSample, all(16<<20, 160<<20)) }
+// within a second of sample i of every other. The workloads are those whose strings are parts.
+func Run(rounds int, workloads []workload.Workload) []results.Floor {
+	return run(rounds, perSample, append(all(16<<20, 160<<20), stringsOf(workloads)...))
+}
 
 // A part runs itself n times.
 type part struct {
@@ -84,10 +90,21 @@ func (empty) Close()            {}
 //go:noinline
 func Empty() peers.Limiter { return empty{} }
 
-// calls and key are the workload "hot"'s.
+// reader is a limiter that looks at each key, and at none before it is done with the one before: no limiter that changes a word can, either.
+type reader struct {
+	empty
+	sum atomic.Int64
+}
+
+func (r *reader) Allow(key string) bool {
+	r.sum.Add(int64(key[0]))
+	return true
+}
+
+// hot is the workload of that name, and key its key.
 var (
-	calls = workload.Uniform(1).Calls
-	key   = calls.Key(0)
+	hot = workload.Uniform(1)
+	key = hot.Calls.Key(0)
 )
 
 func all(small, large int) []part {
@@ -100,15 +117,32 @@ func all(small, large int) []part {
 	)
 }
 
+// stringsOf has a part for each workload of single calls on known keys.
+func stringsOf(workloads []workload.Workload) (parts []part) {
+	for _, w := range workloads {
+		if w.Batch > 0 || w.Unique || w.Options.MaxKeys > 0 {
+			continue
+		}
+		at := 0 // a sample goes on where the one before has ended: its strings are not in the cache
+		parts = append(parts, part{Strings(w.Name), func(n int) {
+			var l reader
+			sinkInt.Store(int64(w.Drive(&l, at, at+n)))
+			at += n
+		}})
+	}
+	return parts
+}
+
 func clocks() []part {
 	system, fast, coarse, base := sluice.SystemClock(), sluice.NewFastClock(), sluice.NewCoarseClock(0), time.Now()
 	return []part{
-		{Driver, func(n int) { sinkInt.Store(int64(calls.Drive(Empty(), 0, n))) }},
+		{Driver, func(n int) { sinkInt.Store(int64(hot.Drive(Empty(), 0, n))) }},
 		{TimeSince, loop(func() int64 { return int64(time.Since(base)) })},
 		{TimeNow, loop(func() int64 { return int64(time.Now().Nanosecond()) })},
 		{SystemClock, loop(system.Now)},
 		{FastClock, loop(fast.Now)},
 		{CoarseClock, loop(coarse.Now)},
+		{NanoTime, loop(peers.RuntimeNow)},
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/benchmarks/internal/workload"
 )
 
 func TestRun_OneSampleARoundOfEveryPart(t *testing.T) {
@@ -19,7 +21,7 @@ func TestRun_OneSampleARoundOfEveryPart(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		Driver, TimeSince, TimeNow, SystemClock, FastClock, CoarseClock, Maphash, XXHash,
+		Driver, TimeSince, TimeNow, SystemClock, FastClock, CoarseClock, NanoTime, Maphash, XXHash,
 		Load, Add, CAS, Contended, Miss16, Miss160, MapLoad,
 	} {
 		assert.True(t, seen[name], name)
@@ -67,4 +69,22 @@ func TestMisses_VisitEveryLineOnce(t *testing.T) {
 		seen[sinkInt.Load()] = true
 	}
 	assert.Len(t, seen, lines)
+}
+
+// The strings of each workload of single calls on known keys are a part, which goes on where it has ended.
+func TestStringsOf_GoOnThroughTheCalls(t *testing.T) {
+	workloads := workload.All(workload.Sizes{Million: 2000, New: 1 << 10})
+	parts := map[string]part{}
+	for _, p := range stringsOf(workloads) {
+		parts[p.name] = p
+	}
+	for _, name := range []string{"hot", "thousand", "denied", "zipf", "zipf-made", "zipf-stored", "uniform", "uniform-made", "uniform-stored"} {
+		p, ok := parts[Strings(name)]
+		require.True(t, ok, name)
+		for _, n := range []int{7, 4001} {
+			p.run(n)
+			assert.EqualValues(t, n, sinkInt.Load(), name)
+		}
+	}
+	assert.Len(t, parts, 9)
 }

@@ -13,28 +13,30 @@ import (
 )
 
 func TestJudge_RatiosAreThoseOfTheRounds(t *testing.T) {
-	bounds := []Bound{{system, "hot", 0.85}, {coarse, "hot", 0.3}, {system, "denied", 0.85}}
+	bounds := []Bound{{system, diy, "hot", 0.85}, {coarse, diy, "hot", 0.3}, {system, diy, "denied", 0.85}, {system, hashed, "hot", 1.2}}
 	rows := judge(bounds, []results.Speed{
-		{Subject: baseline, Workload: "hot", Samples: []float64{100, 300, 100}}, // a slow round
+		{Subject: diy, Workload: "hot", Samples: []float64{100, 300, 100}}, // a slow round
+		{Subject: hashed, Workload: "hot", Samples: []float64{50, 150, 50}},
 		{Subject: system, Workload: "hot", Samples: []float64{60, 180, 90}},
 		{Subject: coarse, Workload: "hot", Samples: []float64{31, 93, 31}},
 		{Subject: system, Workload: "denied", Samples: []float64{50}},
 	})
-	require.Len(t, rows, 3)
+	require.Len(t, rows, 4)
 	assert.InDelta(t, 0.6, rows[0].Ratio, 1e-9)
 	assert.False(t, rows[0].Lost())
 	assert.InDelta(t, 0.31, rows[1].Ratio, 1e-9)
 	assert.True(t, rows[1].Lost())
 	assert.True(t, rows[2].Lost(), "there is no baseline to compare with")
+	assert.InDelta(t, 1.2, rows[3].Ratio, 1e-9, "each bound has a baseline of its own")
 }
 
 func TestRow_Lost(t *testing.T) {
 	for ratio, lost := range map[float64]bool{0.1: false, 0.85: false, 0.8501: true, 3: true, math.NaN(): true, math.Inf(1): true} {
-		r := Row{Bound{system, "hot", 0.85}, ratio}
+		r := Row{Bound{system, diy, "hot", 0.85}, ratio}
 		assert.Equal(t, lost, r.Lost(), "%v", r)
 	}
-	assert.Equal(t, "sluice GCRA                hot       0.60 of the baseline's time, at most 0.85",
-		Row{Bound{system, "hot", 0.85}, 0.6}.String())
+	assert.Equal(t, "sluice GCRA                hot       0.60 of the time of 30 lines on xsync, at most 0.85",
+		Row{Bound{system, diy, "hot", 0.85}, 0.6}.String())
 }
 
 // Every bound is about something that is measured.

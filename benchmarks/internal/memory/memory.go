@@ -29,7 +29,7 @@ func Run(subjects []peers.Subject, keys int, log func(format string, args ...any
 	var rows []results.Memory
 	known := workload.Uniform(keys).Population
 	for _, s := range subjects {
-		if s.Kind == peers.Bare {
+		if !s.HasKeys() {
 			continue
 		}
 		row, err := measure(s, known, keys)
@@ -150,7 +150,7 @@ func Allocs(subjects []peers.Subject, workloads []workload.Workload, calls int) 
 func allocs(l peers.Limiter, w workload.Workload, calls int) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	w.Calls.Drive(l, 0, calls)
+	w.Drive(l, 0, calls)
 	runtime.ReadMemStats(&after)
 	return float64(after.Mallocs-before.Mallocs) / float64(calls)
 }

@@ -21,7 +21,6 @@ func All() []Subject {
 			uber(),
 		},
 		xtimeSubjects(),
-		[]Subject{diy()},
-		fixedTables(),
+		[]Subject{diy(), hashedBuckets()},
 	)
 }

@@ -18,6 +18,8 @@ const (
 	Keyed    Kind = "keyed"    // a published limiter of one key, one of them a key in a concurrent map
 	Bare     Kind = "bare"     // a published limiter of one key, without a map: no keys at all
 	Baseline Kind = "baseline" // code that one would write oneself
+
+	Approximate Kind = "approximate" // keys that collide are one to it: no limiter of keys
 )
 
 // Options are the settings that every subject is made with.
@@ -26,7 +28,7 @@ type Options struct {
 	Period  time.Duration //
 	Burst   int           // most units at once; subjects without a burst of their own use Rate
 	MaxKeys int           // 0: no bound. Only subjects with Bounded take another value.
-	Expect  int           // how many keys will come, for the fixed table, which cannot grow; 0: 1<<20
+	Expect  int           // how many keys will come, for what cannot grow; 0: 1<<20
 	DenyNew bool          // at MaxKeys new keys are denied, and no other is dropped. Only subjects with DeniesNew take it.
 	Stable  bool          // keys are hashed as a Snapshotter asks; other limiters ignore it
 }
@@ -67,7 +69,7 @@ type Subject struct {
 	Name   string // as in the tables: "throttled", "x/time/rate in sync.Map", "sluice GCRA"
 	Module string // its module path, to look up the version; empty for baselines
 	Kind   Kind
-	Clock  string // System, Fast or Coarse for Ours and the fixed table; else empty
+	Clock  string // System, Fast or Coarse for Ours, Runtime for Approximate; else empty
 
 	Bounded   bool // honours Options.MaxKeys: Keys() <= MaxKeys at any time
 	DeniesNew bool // honours Options.DenyNew
@@ -85,10 +87,14 @@ type Subject struct {
 
 // The clocks of Subject.Clock.
 const (
-	System = "system"
-	Fast   = "fast"
-	Coarse = "coarse"
+	System  = "system"
+	Fast    = "fast"
+	Coarse  = "coarse"
+	Runtime = "runtime" // the monotonic clock of Go's runtime, by linkname
 )
+
+// HasKeys reports whether the subject keeps keys apart, each with a state of its own.
+func (s Subject) HasKeys() bool { return s.Kind != Bare && s.Kind != Approximate }
 
 // Stands reports whether the subject is measured and shown where there is no room for
 // all of sluice's algorithms: all peers are, and GCRA, the default, for the six.

@@ -29,7 +29,7 @@ func TestAll_NamesAreUnique(t *testing.T) {
 			t.Errorf("name %q is empty or not unique", s.Name)
 		}
 		seen[s.Name] = true
-		if (s.Module == "") != (s.Kind == Baseline) {
+		if (s.Module == "") != (s.Kind == Baseline || s.Kind == Approximate) {
 			t.Errorf("%s: module %q of kind %s", s.Name, s.Module, s.Kind)
 		}
 	}
@@ -42,7 +42,7 @@ func TestSubjects_TrackKeysApart(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			want, rounds := limit, calls
 			switch {
-			case s.Kind == Bare:
+			case !s.HasKeys():
 				t.Skip("cannot tell keys apart, by nature")
 			case s.Blocks:
 				// A second call would wait for 33 years. That the first one of each key
@@ -67,6 +67,28 @@ func TestSubjects_TrackKeysApart(t *testing.T) {
 				t.Errorf("Keys() = %d, want %d", n, keys)
 			}
 		})
+	}
+}
+
+// Of an approximate subject no key has more than its budget, most have all of it, and some share one.
+func TestSubjects_ApproximateOnesShareSomeBudgets(t *testing.T) {
+	const keys, limit = 1000, 3
+	l := newLimiter(t, hashedBuckets(), Options{Rate: limit, Period: century, Burst: limit, Expect: keys})
+	counts := make([]int, limit+1)
+	for k := range keys {
+		admitted := 0
+		for range limit + 2 {
+			if l.Allow(fmt.Sprintf("user:%07d", k)) {
+				admitted++
+			}
+		}
+		if admitted > limit {
+			t.Fatalf("key %d: %d admitted, want at most %d", k, admitted, limit)
+		}
+		counts[admitted]++
+	}
+	if counts[limit] < keys/2 || counts[0] == 0 {
+		t.Errorf("keys by admitted calls: %v, want most at %d, and some without any", counts, limit)
 	}
 }
 
@@ -104,6 +126,9 @@ func TestSubjects_AreExactOnOneKey(t *testing.T) {
 				t.Skip("denies nobody, so there is nothing to count")
 			}
 			for _, burst := range []int{100, large} {
+				if s.Kind == Approximate {
+					burst = min(burst, HashedBurst)
+				}
 				l := newLimiter(t, s, Options{Rate: burst, Period: century, Burst: burst, Expect: 1})
 				got := together(goroutines, func() (admitted int64) {
 					for range burst {
@@ -132,7 +157,7 @@ func TestSubjects_AreExactOnNewKeys(t *testing.T) {
 	}
 	for _, s := range All() {
 		t.Run(s.Name, func(t *testing.T) {
-			if s.Blocks || s.Kind == Bare {
+			if s.Blocks || !s.HasKeys() {
 				t.Skip("denies nobody, or cannot tell keys apart")
 			}
 			l := newLimiter(t, s, Options{Rate: 1, Period: century, Burst: 1, Expect: keys})

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/floor"
+	"github.com/sluice-go/sluice/benchmarks/internal/peers"
 	"github.com/sluice-go/sluice/benchmarks/internal/results"
 )
 
@@ -19,7 +20,7 @@ type budget struct {
 	decimals int
 	measured float64 // NaN: not measured
 	basis    string  // the figures behind measured, and whose they are
-	table    string  // the same of the fixed table in place of sluice, where that says something
+	hashed   string  // the same of hashed buckets in place of sluice, where that says something
 }
 
 // newBudget returns a budget of which nothing has been measured.
@@ -91,6 +92,8 @@ func (v *view) budgets() []budget {
 		v.speedBudgets(fast, []float64{0.45, 0.4, 0.29, 0.28, 0.42, noBound, 0.48}),
 		v.speedBudgets(system, []float64{0.78, 0.67, 0.39, 0.3, 0.73, 0.44}),
 		v.speedBudgets(coarse, []float64{0.29, 0.26, 0.24, 0.24, 0.25}),
+		v.hashedBudgets(system, 1.05),
+		v.hashedBudgets(fast, 0.75),
 	)
 	gcra := v.gcra(system)
 	list = append(list,
@@ -122,7 +125,7 @@ func (v *view) budgets() []budget {
 const noBound = 0
 
 // speedBudgets compares the default algorithm with the best library: bounds by
-// columns. Beside it stands the ratio of the fixed table, and where
+// columns. Beside it stands the ratio of hashed buckets, and where
 // the bound is missed, the ratio of the parts of a decision alone.
 func (v *view) speedBudgets(clock string, bounds []float64) []budget {
 	var list []budget
@@ -136,11 +139,20 @@ func (v *view) speedBudgets(clock string, bounds []float64) []budget {
 		b := newRatio(v.clockName(clock)+" against the best library: "+c.title, atMost, bound, 3,
 			v.samples(v.gcra(clock), c), other, "%s to %s ns")
 		b.basis += " (" + best + ")"
-		b.table = b.quantity(PairedRatio(v.samples(v.fixedTable(clock), c), other))
+		b.hashed = b.quantity(PairedRatio(v.samples(v.hashed(), c), other))
 		if parts := v.floorOf(c, clock); b.verdict() == missed && !math.IsNaN(parts) {
 			b.basis += fmt.Sprintf("; %s alone are %s ns, %s x", floorParts(c), figure(parts), fixed(parts/median(other), 2))
 		}
 		list = append(list, b)
+	}
+	return list
+}
+
+// hashedBudgets compares the default algorithm with hashed buckets, which keep no ids, where a call does not wait for memory.
+func (v *view) hashedBudgets(clock string, bound float64) (list []budget) {
+	for _, c := range []column{columns[0], columns[1], columns[4]} {
+		list = append(list, newRatio(v.clockName(clock)+" against hashed buckets: "+c.title, atMost, bound, 3,
+			v.samples(v.gcra(clock), c), v.samples(v.hashed(), c), "%s to %s ns"))
 	}
 	return list
 }
@@ -155,14 +167,19 @@ func (v *view) otherParts() float64 {
 	return v.part(floor.Maphash) + 3*v.part(floor.Load) + v.part(floor.CAS)
 }
 
-func (v *view) clockFloor(clock string) float64 {
+func (v *view) clockFloor(clock string) float64 { return v.part(clockPart(clock)) }
+
+// clockPart is the part of a clock of peers.Subject.
+func clockPart(clock string) string {
 	switch clock {
 	case coarse:
-		return v.part(floor.CoarseClock)
+		return floor.CoarseClock
 	case fast:
-		return v.part(floor.FastClock)
+		return floor.FastClock
+	case peers.Runtime:
+		return floor.NanoTime
 	}
-	return v.part(floor.SystemClock)
+	return floor.SystemClock
 }
 
 // algorithmBudget compares the slowest one-word algorithm with GCRA.
@@ -239,12 +256,12 @@ func (v *view) allocBudget() budget {
 }
 
 func (v *view) budgetTable() *table {
-	t := &table{head: []string{"what", "budget", "measured", "fixed table", "verdict", "from"}, align: "lrrrll"}
+	t := &table{head: []string{"what", "budget", "measured", "hashed buckets", "verdict", "from"}, align: "lrrrll"}
 	for _, b := range v.budgets() {
 		if math.IsNaN(b.measured) {
-			b.basis, b.table = "", ""
+			b.basis, b.hashed = "", ""
 		}
-		t.add(b.what, string(b.relation)+" "+strings.TrimSpace(fmt.Sprint(b.bound)+" "+b.unit), b.quantity(b.measured), b.table, b.verdict(), b.basis)
+		t.add(b.what, string(b.relation)+" "+strings.TrimSpace(fmt.Sprint(b.bound)+" "+b.unit), b.quantity(b.measured), b.hashed, b.verdict(), b.basis)
 	}
 	return t
 }

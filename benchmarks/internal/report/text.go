@@ -27,6 +27,7 @@ func Text(r results.Results) string {
 	section("BUDGETS", budgetsAbout, v.budgetTable())
 	section("SPEED, ONE GOROUTINE", nsACall, v.speedTable(columns[:6], everyone))
 	section("SPEED, TWO GOROUTINES ON TWO CORES", "ns in which either of them finishes a call.", v.speedTable(v.parallelColumns(), everyone))
+	section("SPEED BESIDE HASHED BUCKETS, AND WHAT STRINGS AND CLOCKS COST", stringsAbout, v.stringsTable())
 	section("SPEED, EVERY ROW", nsACall+" Spread: how far the middle half of the samples lies apart, as a part of the median.", v.everyRow())
 	section("OWN SPEED AS A MULTIPLE OF ITS FLOOR",
 		"Floor: driver, clock, hash, 3 loads and a CAS (none where denied), each at its least. Cache misses are not in it.", v.multiples())
@@ -45,7 +46,9 @@ func Text(r results.Results) string {
 	return b.String()
 }
 
-const budgetsAbout = "Ratios are medians of the ratios of samples that were taken by turns. Fixed table: the same figure of sluice's idea without any of its features, fetching ahead included."
+const budgetsAbout = "Ratios are medians of the ratios of samples that were taken by turns. Hashed buckets: the same figure of an approximate limiter without ids, whose keys share buckets."
+
+const stringsAbout = "ns a call, median; made: strings that were copied just before their call; stored: strings that lie where they were made once; else they come in the order of the calls.\nThe last row is the driver's loop around an atomic add of a key's first byte: the strings are in all other rows. Clock: its reading alone."
 
 const nsACall = "ns a call, median, lower is better."
 
@@ -84,6 +87,38 @@ func (v *view) speedTable(cols []column, keep func(results.Subject) bool) *table
 		}
 		t.add(row...)
 	}
+	return t
+}
+
+// stringsColumns are those of stringsTable.
+var stringsColumns = []column{
+	columns[0], columns[1], columns[4],
+	columns[2], {"Zipf, made", "zipf-made", serial}, {"Zipf, stored", "zipf-stored", serial},
+	columns[3], {"uniform, made", "uniform-made", serial}, {"uniform, stored", "uniform-stored", serial},
+}
+
+// stringsTable has hashed buckets beside sluice under each clock, and the parts of a call that are none of a limiter's.
+func (v *view) stringsTable() *table {
+	t := &table{head: []string{"limiter"}, align: "l" + strings.Repeat("r", len(stringsColumns)+1), bold: map[int]bool{}}
+	for _, c := range stringsColumns {
+		t.head = append(t.head, c.title)
+	}
+	t.head = append(t.head, "clock")
+	if v.hashed() == "" {
+		return t
+	}
+	for _, s := range v.bySpeed(func(s results.Subject) bool { return isOurs(s) && s.Stands() || s.Name == v.hashed() }) {
+		row := []string{s.Name}
+		for _, c := range stringsColumns {
+			row = append(row, figure(median(v.samples(s.Name, c))))
+		}
+		t.add(append(row, figure(median(v.floor[clockPart(s.Clock)])))...)
+	}
+	row := []string{"the strings alone"}
+	for _, c := range stringsColumns {
+		row = append(row, figure(median(v.floor[floor.Strings(c.workload)])))
+	}
+	t.add(append(row, unknown)...)
 	return t
 }
 
@@ -292,6 +327,8 @@ var kinds = map[string]string{
 	string(peers.Keyed):    "limiter of one key, in a map",
 	string(peers.Bare):     "limiter of one key",
 	string(peers.Baseline): "what one would write oneself",
+
+	string(peers.Approximate): "approximate: keys that collide share a bucket",
 }
 
 func (v *view) subjectTable() *table {

@@ -131,11 +131,10 @@ func (v *view) gcra(clock string) string {
 	return ""
 }
 
-// fixedTable is the name of the fixed table under a clock, or "": the only baseline that says
-// which clock it has.
-func (v *view) fixedTable(clock string) string {
+// hashed is the name of the hashed buckets, or "".
+func (v *view) hashed() string {
 	for _, s := range v.Subjects {
-		if s.Kind == string(peers.Baseline) && s.Clock == clock {
+		if s.Kind == string(peers.Approximate) {
 			return s.Name
 		}
 	}

@@ -50,6 +50,8 @@ func (m Mode) excludes(w workload.Workload) string {
 	switch {
 	case m.Procs > runtime.NumCPU():
 		return "the machine has fewer processors"
+	case w.Strings != workload.Streamed && m.Goroutines > 1:
+		return "one goroutine tells what strings cost"
 	case w.Unique && m.Procs == 1:
 		// A sample of new keys needs a limiter of its own, which takes seconds, and
 		// what waits there is the same as in the other workloads.
@@ -148,7 +150,7 @@ func run(l peers.Limiter, w workload.Workload, from, to int) (admitted int) {
 		}
 		return runBatches(b, b.Allow, w, from, to)
 	}
-	return w.Calls.Drive(l, from, to)
+	return w.Drive(l, from, to)
 }
 
 // runBatches is the loop around every measured call on a batch of keys.

@@ -60,21 +60,21 @@ var situations = []situation{
 }
 
 func keyless(s peers.Subject) string {
-	if s.Kind == peers.Bare {
+	if !s.HasKeys() {
 		return "it has no keys"
 	}
 	return ""
 }
 
 func sweepless(s peers.Subject) string {
-	if s.Kind != peers.Bare && !s.Sweeps {
+	if s.HasKeys() && !s.Sweeps {
 		return "it drops no keys"
 	}
 	return keyless(s)
 }
 
 func boundless(s peers.Subject) string {
-	if s.Kind != peers.Bare && !s.Bounded {
+	if s.HasKeys() && !s.Bounded {
 		return "it has no bound on its keys"
 	}
 	return keyless(s)

@@ -3,8 +3,6 @@ package workload
 import (
 	"math/bits"
 	"math/rand/v2"
-
-	"github.com/sluice-go/sluice/benchmarks/internal/peers"
 )
 
 // keyLen is the length of every key: "user:0012345".
@@ -28,19 +26,6 @@ func (s Sequence) Len() int { return s.mask + 1 }
 func (s Sequence) Key(i int) string {
 	at := (i & s.mask) * keyLen
 	return s.arena[at : at+keyLen]
-}
-
-// Drive is the loop around every measured call of Allow: it makes the calls from one to
-// another, and returns how many were admitted.
-//
-//go:noinline
-func (s Sequence) Drive(l peers.Limiter, from, to int) (admitted int) {
-	for i := from; i < to; i++ {
-		if l.Allow(s.Key(i)) {
-			admitted++
-		}
-	}
-	return admitted
 }
 
 // Distinct returns a sequence of at least so many calls, each for a key of its own.

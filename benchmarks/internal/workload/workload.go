@@ -22,8 +22,10 @@ type Workload struct {
 	// admitted. It has no repetitions; its first PopulationLen keys count.
 	Population    Sequence
 	PopulationLen int
-	// Calls are measured.
-	Calls Sequence
+	// Calls are measured, with Strings.
+	Calls   Sequence
+	Strings Strings
+	stored  *store // of Strings that are Stored
 	// Unique workloads never call for a key twice: a sample is one pass over Calls,
 	// and ends the use of the limiter.
 	Unique bool
@@ -55,7 +57,7 @@ var (
 const batch = 16
 
 // unhurried takes the place of generous for subjects that make the caller wait for a unit's
-// turn, which would be 4 s, and for those that write every unit down: it returns a unit
+// turn, which would be 4 s, for those that write every unit down, and for hashed buckets, which hold few: it returns a unit
 // faster than anybody can ask for it.
 func unhurried(o peers.Options) peers.Options {
 	o.Rate, o.Period, o.Burst = 1_000_000_000, time.Second, 1_000_000_000
@@ -65,10 +67,14 @@ func unhurried(o peers.Options) peers.Options {
 // OptionsFor returns the options of a subject for the workload: the same for all
 // that can represent it.
 func (w Workload) OptionsFor(s peers.Subject) peers.Options {
-	if w.Options.Rate == generous.Rate && (s.Blocks || s.PerUnit) {
-		return unhurried(w.Options)
+	if w.Options.Rate != generous.Rate || !s.Blocks && !s.PerUnit && s.Kind != peers.Approximate {
+		return w.Options
 	}
-	return w.Options
+	o := unhurried(w.Options)
+	if s.Kind == peers.Approximate {
+		o.Burst = peers.HashedBurst
+	}
+	return o
 }
 
 // Sizes scale the workloads; tests use small ones.
@@ -86,7 +92,9 @@ func Full() Sizes { return Sizes{Million: 1_000_000, New: 1 << 20} }
 //	thousand  1,000 keys, uniform                      all admitted
 //	zipf      1,000,000 keys, Zipf 1.1                 all admitted
 //	uniform   1,000,000 keys, uniform                  all admitted
-//	singly    the same, handed over as to AllowEach    all admitted
+//	*-made    zipf and uniform, with strings just made all admitted
+//	*-stored  the same, with stored strings            all admitted
+//	singly    uniform, handed over as to AllowEach     all admitted
 //	each-1    the same, one key a call of AllowEach    all admitted
 //	each-16   the same, 16 keys a call                 all admitted
 //	denied    one key, its limit spent                 all denied
@@ -107,6 +115,7 @@ func All(z Sizes) []Workload {
 	thousand.Name = "thousand"
 	denied := Workload{Name: "denied", Keys: 1, Options: spent, Population: hot.Population, PopulationLen: 1, Calls: hot.Calls}
 	denied.Options.Expect = 1
+	heavy := tracked("zipf", z.Million, million, zipf)
 	uniform := tracked("uniform", z.Million, million, newSequence(2*z.Million, func(int) int { return r.IntN(z.Million) }))
 	singly, one, many := uniform, uniform, uniform
 	singly.Name, singly.Batch, singly.Singly = "singly", 1, true
@@ -116,8 +125,12 @@ func All(z Sizes) []Workload {
 	return []Workload{
 		hot,
 		thousand,
-		tracked("zipf", z.Million, million, zipf),
+		heavy,
 		uniform,
+		heavy.made(),
+		uniform.made(),
+		heavy.kept(),
+		uniform.kept(),
 		singly,
 		one,
 		many,
@@ -222,6 +235,10 @@ func (w Workload) Excludes(s peers.Subject) string {
 		return "GCRA stands for the other algorithms"
 	case w.Keys > 1 && s.Kind == peers.Bare:
 		return "it does not tell keys apart"
+	case w.Unique && !s.HasKeys():
+		return "no key is new to it"
+	case w.Strings != Streamed && !s.Stands():
+		return "GCRA stands for the other algorithms"
 	case w.Keys > 1 && s.PerUnit && w.Options.Burst > 1<<10:
 		return "it keeps every unit: limits that are never spent, for many keys, do not fit into memory"
 	case w.Keys >= 1e7 && s.Kind != peers.Ours && s.Kind != peers.Baseline:

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/sluice-go/sluice/benchmarks/internal/peers"
 )
@@ -110,7 +111,7 @@ func TestOptionsFor_NoSubjectIsShortOfUnits(t *testing.T) {
 	for _, s := range peers.All() {
 		t.Run(s.Name, func(t *testing.T) {
 			o := hot.OptionsFor(s)
-			if special := o != hot.Options; special != (s.Blocks || s.PerUnit) {
+			if special := o != hot.Options; special != (s.Blocks || s.PerUnit || s.Kind == peers.Approximate) {
 				t.Errorf("it has a limit of its own: %v", special)
 			}
 			l, err := s.New(o)
@@ -197,6 +198,47 @@ func TestCheckKeys(t *testing.T) {
 	} {
 		if want := c.w.CheckKeys(c.keys, c.calls); (want == "") != c.ok {
 			t.Errorf("%s, %d keys after %d calls: want %q, ok %v", c.w.Name, c.keys, c.calls, want, c.ok)
+		}
+	}
+}
+
+// seen is a limiter that notes the strings of its calls.
+type seen struct{ keys []string }
+
+func (s *seen) Allow(key string) bool { s.keys = append(s.keys, key); return true }
+func (s *seen) Keys() int             { return -1 }
+func (s *seen) Sweep()                {}
+func (s *seen) Close()                {}
+
+// Strings of any kind are of the same keys, and lie where the kind says.
+func TestDrive_StringsAreOfTheCallsKeys(t *testing.T) {
+	const from, to = -5, 9000
+	for _, name := range []string{"zipf", "uniform"} {
+		calls := named(name).Calls
+		for _, suffix := range []string{"", "-made", "-stored"} {
+			w := named(name + suffix)
+			s := new(seen)
+			if n := w.Drive(s, from, to); n != to-from || len(s.keys) != n {
+				t.Fatalf("%s: %d admitted of %d calls", w.Name, n, len(s.keys))
+			}
+			places := map[string]*byte{}
+			moved := 0
+			for i, key := range s.keys {
+				if key != calls.Key(from+i) {
+					t.Fatalf("%s: call %d is for %s, want %s", w.Name, i, key, calls.Key(from+i))
+				}
+				if at := unsafe.StringData(key); places[key] == nil {
+					places[key] = at
+				} else if places[key] != at {
+					moved++
+				}
+			}
+			if stays := moved == 0; stays != (w.Strings == Stored) {
+				t.Errorf("%s: the keys of %d calls have moved", w.Name, moved)
+			}
+			if alias := unsafe.StringData(s.keys[5]) == unsafe.StringData(w.Calls.Key(0)); alias != (w.Strings == Streamed) {
+				t.Errorf("%s: its strings are those of the sequence: %v", w.Name, alias)
+			}
 		}
 	}
 }
