@@ -280,3 +280,19 @@ func settledBy(t *testing.T, log []byte, block int) bool {
 	all, many, _ := settle(parsers, log)
 	return settled && few == many && one[0].Name() == all[0].Name() && one[0].Wants() == all[0].Wants()
 }
+
+// TestBlock_LineCostsNoMemory: the lines of a block are parsed in memory that it has.
+func TestBlock_LineCostsNoMemory(t *testing.T) {
+	parsers, err := Select(Auto, "", "")
+	require.NoError(t, err)
+	lines := strings.Repeat(`192.0.2.7 - - [02/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "Mozilla/5.0"`+"\n", 100)
+	b := &block{data: []byte(lines)}
+	b.parsers, b.depths, b.settled = settle(parsers, b.data)
+	allocs := testing.AllocsPerRun(10, func() {
+		b.lines = b.lines[:0]
+		b.parse(false, nil)
+	})
+	require.Len(t, b.lines, 100)
+	require.NoError(t, b.lines[99].bad)
+	require.Zero(t, allocs)
+}

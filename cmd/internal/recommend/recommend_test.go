@@ -287,6 +287,12 @@ func TestRecommend_MoreThanALimiterCanTell(t *testing.T) {
 	assert.Equal(t, []int64{none}, needs(0))
 	see(0, math.MaxInt64, 1)
 	assert.Equal(t, []int64{none}, needs(0), "what was too much once is")
+	b = newBuckets([]sluice.Limit{sluice.Per(1, maxTicks/1024)}, 1, nil)
+	see(0, 0, 1024)
+	assert.Equal(t, []int64{1024}, needs(0), "just as much as a limiter can tell")
+	b = newBuckets([]sluice.Limit{sluice.PerHour(1), sluice.PerDay(1)}, 2, b)
+	see(1, 0, 3)
+	assert.Equal(t, []int64{none, 3}, needs(1), "the memory of the meter before is too small")
 }
 
 func TestLog_TooManyClients(t *testing.T) {

@@ -18,7 +18,7 @@ const inMemory = 4 << 20
 // any number of Readers at once.
 //
 // A request is a byte with the lengths of two numbers, in its lower and its upper half, and their bytes, the lowest first: the client, and the
-// nanoseconds since the request before. So it is read without a branch, and most of the reading is in doing so again and again.
+// nanoseconds since the request before. So it is read without a branch: who looks for limits reads all requests a dozen times.
 type Spool struct {
 	n    int64
 	last int64 // the time of the newest

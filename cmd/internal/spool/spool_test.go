@@ -39,6 +39,11 @@ func TestSpool_ReadsWhatWasWritten(t *testing.T) {
 			want = append(want, q)
 			require.NoError(t, s.Add(q.Client, q.Now))
 		}
+		for range 20_000 { // as long as can be, so that some lie across the end of a buffer
+			now += 1 << 47
+			want = append(want, Request{math.MaxInt32, now})
+			require.NoError(t, s.Add(math.MaxInt32, now))
+		}
 		want = append(want, Request{math.MaxInt32, math.MaxInt64})
 		require.NoError(t, s.Add(math.MaxInt32, math.MaxInt64))
 		assert.Equal(t, want, all(t, s), limit)
