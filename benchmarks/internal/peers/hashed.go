@@ -75,7 +75,7 @@ func (h *hashed) Allow(key string) bool {
 func (h *hashed) refilled(units, stamp, now int64) (int64, int64) {
 	elapsed := now - stamp
 	back := elapsed / h.interval
-	if back <= 0 || units == h.burst {
+	if back <= 0 {
 		return units, stamp
 	}
 	return min(units+min(back, h.burst), h.burst), now - elapsed%h.interval

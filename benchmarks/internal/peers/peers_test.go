@@ -92,6 +92,23 @@ func TestSubjects_ApproximateOnesShareSomeBudgets(t *testing.T) {
 	}
 }
 
+// A full bucket is no fuller for having been full for long.
+func TestHashed_Refill(t *testing.T) {
+	h := newHashed(Options{Rate: 1, Period: 10, Burst: 3, Expect: 1})
+	for _, c := range []struct{ units, stamp, now, want, since int64 }{
+		{2, 100, 109, 2, 100},
+		{2, 100, 110, 3, 110},
+		{0, 100, 129, 2, 120},
+		{0, 100, 1_000_007, 3, 1_000_000},
+		{3, 100, 1_000_007, 3, 1_000_000},
+		{1, 100, 90, 1, 100},
+	} {
+		if units, since := h.refilled(c.units, c.stamp, c.now); units != c.want || since != c.since {
+			t.Errorf("%+v: %d since %d", c, units, since)
+		}
+	}
+}
+
 // A blocking subject keeps its rate: 20 calls at 1 per ms take at least 19 ms.
 func TestSubjects_BlockingOnesKeepTheRate(t *testing.T) {
 	for _, s := range All() {
