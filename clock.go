@@ -26,9 +26,13 @@ type Clock interface{ Now() int64 }
 // step can admit or deny a call. If the monotonic clock stops while the machine is
 // suspended, as on Linux, it lags by that time.
 //
-// Inside a testing/synctest bubble, make the clock, or the limiter that makes one,
-// in the bubble.
-func SystemClock() Clock {
+// It tells the time of the testing/synctest bubble in which it is read, which begins in the year 2000. So a limiter at
+// package level, used in a bubble, limits new keys there by the bubble's time; keys that have been charged
+// outside stay as they were. A limiter whose first keys come in a bubble sweeps on that bubble's timer, and no more
+// after its end. Make limiters in the bubble.
+func SystemClock() Clock { return newSystemClock() }
+
+func newSystemClock() *systemClock {
 	base := time.Now()
 	wall := unixNanos(base)
 	return &systemClock{base: base, wall: wall, zero: wall - int64(base.Sub(monotonicZero))}
@@ -173,12 +177,12 @@ func (c *CoarseClock) tick() {
 
 // FastClock is the system clock, read from the processor's counter of time (TSC on amd64,
 // CNTVCT_EL0 on arm64) without a call of the system and without waiting for other instructions.
-// It compares the counter with the system clock while it is being read, some 200 times a second. A
-// FastClock that is no longer read stops its timer, and needs no Close.
+// All FastClocks of a process share one comparison of the counter with the system clock, which is made some
+// 200 times a second while one of them is being read. Clocks that are no longer read stop its timer, and need no Close.
 //
 // A reading is within 1 us of the system clock while the rates of the two change by no more
-// than 50 ppm in 5 ms, and within 12 us while the system clock is being set right. While the
-// clock is new, until it has compared the two half a dozen times, it is within 2 us, or 5 us if
+// than 50 ppm in 5 ms, and within 12 us while the system clock is being set right by up to 500 ppm. While the
+// process's first clock is new, until it has compared the two half a dozen times, a reading is within 2 us, or 5 us if
 // the counters of two processors are apart by more than 0.4 us. A reading may be less than an
 // earlier one, by up to 1 us: the processor reads the counter ahead of other instructions, and
 // the counters of two processors may be apart. A limiter judges a time that has gone back as
@@ -189,37 +193,54 @@ func (c *CoarseClock) tick() {
 // steps to the system clock if it has not been read for 10 ms, and if the counter has begun anew or
 // the machine was suspended. If the two differ by more than 0.1% of the time that has passed
 // (4% when it is new, half as much after each of the first comparisons), and no suspend explains
-// it, or if reading them together takes long, it is the system clock from then on. It can be
+// it, or if reading them together takes long, it falls: it is the system clock. It can be
 // ahead then, by at most 10 ms, and stands still until the system clock has caught up. It detects
 // a counter that stops within 0.2 s.
 //
-// It is the system clock from the beginning if processor or kernel do not say that the
-// counter is steady, on processors other than amd64 and arm64, with the build tag purego, and
-// when made inside a testing/synctest bubble; Source says so. A clock that is used in a bubble
-// must be made there and not be used outside.
+// It goes back to the counter when the rates of the two have agreed, to 0.1%, for a second; for twice as long after
+// each further fall, up to 17 minutes, unless it has gone by the counter for eight times as long in between.
+//
+// It is the system clock for good if processor or kernel do not say that the counter is steady, if the system clock
+// goes by large steps, on processors other than amd64 and arm64, and with the build tag purego.
+//
+// In a test, too, it is the system clock, since the test may have testing/synctest bubbles, and no reading can afford to
+// ask whether it is in one. So it tells the time of the bubble in which it is read, wherever it was made. A test that
+// runs benchmarks (go test -bench) has the counter: there, a bubble that begins within 10 ms of a reading outside, or is
+// concurrent with such readings, can see real time.
 //
 // A FastClock is safe for concurrent use and must be made by NewFastClock.
-type FastClock struct{ tsc tsc.Clock } // by value: a reading follows no pointer
-
-// NewFastClock returns a clock that agrees with a SystemClock made now. It measures the
-// counter for about 0.1 ms.
-func NewFastClock() *FastClock {
-	c := &FastClock{}
-	c.tsc.Init(SystemClock().Now)
-	return c
+type FastClock struct {
+	zero int64 // its time at monotonicZero
 }
 
-// Source returns the source of the time: "TSC" or "CNTVCT_EL0"; or "system clock: " and the
-// reason. A FastClock can become the system clock at any time.
-func (c *FastClock) Source() string { return c.tsc.Source() }
+// counted is what all FastClocks read: monotonic(), by the counter. It is no field, so a reading follows no pointer.
+var counted tsc.Clock
+
+// NewFastClock returns a clock that agrees with a SystemClock made now. The first one measures the
+// counter for about 0.1 ms.
+func NewFastClock() *FastClock {
+	counted.Begin(monotonic)
+	return &FastClock{newSystemClock().zero}
+}
+
+// Source returns the source of the time at present: "TSC" or "CNTVCT_EL0"; or "system clock: " and the
+// reason. It is the same for all FastClocks.
+func (c *FastClock) Source() string { return counted.Source() }
 
 // Now implements Clock.
 func (c *FastClock) Now() int64 {
-	if now, ok := c.tsc.Read(counter.Read()); ok {
-		return now
+	if counted.Counts() {
+		if since, ok := counted.Read(counter.Read()); ok {
+			return c.zero + since
+		}
 	}
-	return c.tsc.ReadSlow()
+	return c.slowNow()
 }
+
+// slowNow is inlined nowhere: Now would save more registers for it, which takes 3% of a decision.
+//
+//go:noinline
+func (c *FastClock) slowNow() int64 { return c.zero + counted.ReadSlow() }
 
 // ManualClock is a clock that moves only when told to, for tests and for
 // replaying recorded traffic. It is safe for concurrent use and must be made by

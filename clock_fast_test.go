@@ -2,17 +2,39 @@ package sluice
 
 import (
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/counter"
 	"github.com/sluice-go/sluice/internal/test/depth"
 	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/internal/test/traces"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// byCounter is set in a process of its own, in which a FastClock goes by the counter.
+const byCounter = "SLUICE_TEST_BY_COUNTER"
+
+// TestFastClock_ByTheCounter runs the tests of FastClocks again as a test with benchmarks does.
+func TestFastClock_ByTheCounter(t *testing.T) {
+	if os.Getenv(byCounter) != "" {
+		if why := counter.Unfit(); why == "" {
+			require.Equal(t, counter.Name, NewFastClock().Source())
+		}
+		return
+	}
+	require.Contains(t, NewFastClock().Source(), "system clock: ")
+	again := exec.Command(os.Args[0], "-test.run=^Test(FastClock|Clocks)_", "-test.bench=^$")
+	again.Env = append(os.Environ(), byCounter+"=1")
+	out, err := again.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
 
 func TestFastClock_ConcurrentReadingsHardlyGoBack(t *testing.T) {
 	clock := NewFastClock()
@@ -21,24 +43,68 @@ func TestFastClock_ConcurrentReadingsHardlyGoBack(t *testing.T) {
 	}, 20_000)
 }
 
+// TestClocks_OneReadingForManyLimiters: what all clocks of a kind say is of one instant.
+func TestClocks_OneReadingForManyLimiters(t *testing.T) {
+	since := map[string][]int64{}
+	var claims []claim
+	for range 50 {
+		for _, clock := range []Clock{NewFastClock(), SystemClock()} {
+			claims = append(claims, claim{asked: asked{lim: mustNew(t, Config{Limit: PerSecond(1), Clock: clock, MaxKeys: 1})}})
+		}
+	}
+	readClocks(claims)
+	for i := range claims {
+		switch clock := claims[i].lim.clock.(type) {
+		case *FastClock:
+			since["fast"] = append(since["fast"], claims[i].now-clock.zero)
+		case *systemClock:
+			since["system"] = append(since["system"], claims[i].now-clock.zero)
+		}
+	}
+	for kind, all := range since {
+		require.Len(t, all, 50)
+		require.Equal(t, slices.Repeat(all[:1], 50), all, kind)
+	}
+}
+
+// A FastClock shows the time of a SystemClock made at the same time, whenever the first FastClock was made.
+func TestFastClock_AgreesWithASystemClock(t *testing.T) {
+	for range 100 {
+		before := SystemClock()
+		fast := NewFastClock()
+		after := SystemClock()
+		low, high := min(before.(*systemClock).zero, after.(*systemClock).zero), max(before.(*systemClock).zero, after.(*systemClock).zero)
+		require.True(t, low-int64(time.Millisecond) <= fast.zero && fast.zero <= high+int64(time.Millisecond))
+	}
+}
+
 // Inside a bubble time stands still while the counter runs.
 func TestFastClock_FollowsABubble(t *testing.T) {
+	outside := NewFastClock()
+	outside.Now()
+	if os.Getenv(byCounter) != "" {
+		time.Sleep(20 * time.Millisecond) // see FastClock: a bubble must not begin right after a reading
+	}
 	synctest.Test(t, func(t *testing.T) {
-		clock := NewFastClock()
-		require.True(t, strings.HasPrefix(clock.Source(), "system clock: "), clock.Source())
-		l := mustNew(t, Config{Limit: PerMinute(7), Clock: clock})
-		require.True(t, l.timed, "it tells the system's time, so a timer may sweep")
-		for range 50 {
-			require.Equal(t, time.Now().UnixNano(), clock.Now())
-			d := l.Take("k", 1)
-			for ; d.Allowed; d = l.Take("k", 1) {
+		for _, clock := range []*FastClock{NewFastClock(), outside} {
+			ahead := clock.Now() - time.Now().UnixNano() // by how much the wall clock was set between two clocks made outside
+			require.InDelta(t, 0, ahead, float64(time.Second))
+			require.True(t, strings.HasPrefix(clock.Source(), "system clock: "), clock.Source())
+			l := mustNew(t, Config{Limit: PerMinute(7), Clock: clock})
+			require.True(t, l.timed, "it tells the system's time, so a timer may sweep")
+			for range 50 {
+				require.Equal(t, time.Now().UnixNano()+ahead, clock.Now())
+				d := l.Take("k", 1)
+				for ; d.Allowed; d = l.Take("k", 1) {
+				}
+				time.Sleep(d.RetryAfter - 1)
+				require.False(t, l.Allow("k"), "1 ns before RetryAfter")
+				time.Sleep(time.Nanosecond)
+				require.True(t, l.Allow("k"), "at RetryAfter")
 			}
-			time.Sleep(d.RetryAfter - 1)
-			require.False(t, l.Allow("k"), "1 ns before RetryAfter")
-			time.Sleep(time.Nanosecond)
-			require.True(t, l.Allow("k"), "at RetryAfter")
 		}
 	})
+	require.WithinDuration(t, time.Now(), time.Unix(0, outside.Now()), time.Hour, "outside again")
 }
 
 // A staggeringClock is up to 1 us behind, by another time at each reading, as processors'

@@ -194,24 +194,29 @@ func (c *claim) before(d *claim) bool {
 	return c.id < d.id
 }
 
-// readClocks reads the clock of each limiter, once for all of its keys, and all system clocks at once.
+// readClocks reads the clock of each limiter, once for all of its keys; all system clocks at once, and all fast ones.
 func readClocks(claims []claim) {
-	since := int64(-1)
+	system, fast := int64(-1), int64(-1)
 	for i := range claims {
 		c := &claims[i]
 		if i > 0 && claims[i-1].lim == c.lim {
 			c.now = claims[i-1].now
 			continue
 		}
-		sys, ok := c.lim.clock.(*systemClock)
-		if !ok {
+		switch clock := c.lim.clock.(type) {
+		case *systemClock:
+			if system < 0 {
+				system = monotonic()
+			}
+			c.now = max(clock.zero+system, 0)
+		case *FastClock:
+			if fast < 0 {
+				fast = clock.Now() - clock.zero
+			}
+			c.now = max(clock.zero+fast, 0)
+		default:
 			c.now = max(c.lim.now(), 0)
-			continue
 		}
-		if since < 0 {
-			since = monotonic()
-		}
-		c.now = max(sys.zero+since, 0)
 	}
 }
 

@@ -16,24 +16,20 @@
 //
 // Inside a bubble every clock of package sluice is right, if it is made there: the time is that of
 // the bubble, which stands still until all its goroutines wait. A FastClock is the system clock
-// there, as its Source says, since it finds that the time stands still while the processor's
-// counter runs; a CoarseClock refreshes on the bubble's timers. A ManualClock ignores the bubble,
-// and moves when it is told to.
+// in tests, as its Source says, but for tests that run benchmarks (see sluice.FastClock); a CoarseClock refreshes
+// on the bubble's timers. A ManualClock ignores the bubble, and moves when it is told to.
 //
-// A clock that crosses the edge of a bubble is wrong, and a limiter with it. Make both in the
+// A limiter whose clock crosses the edge of a bubble is wrong. Make both in the
 // bubble, and do not use them outside:
 //
-//	made outside, used inside
-//	  SystemClock   goes back to the bubble's time, the year 2000: keys that have been charged
-//	                outside stay as they were
-//	  FastClock     goes on in real time until it compares itself with the system clock, which
-//	                takes up to 5 ms; then it stands still, and outside it is the system clock from
-//	                then on
+//	made outside, as at package level, and used inside
+//	  SystemClock,  go back to the bubble's time, the year 2000: new keys are limited by that, and
+//	  FastClock     keys that have been charged outside stay as they were
 //	  CoarseClock   goes on in real time; or, if it was parked, follows the bubble, and stands
 //	                still for ever after it
 //	made inside, used outside
 //	  CoarseClock   stands still; SystemClock and FastClock are right
 //
-// No clock looks for the edge when it is read: that would cost every decision something. CheckClock
+// No CoarseClock looks for the edge when it is read: that would cost every decision something. CheckClock
 // does, and costs a test 10 ms outside of a bubble and nothing inside.
 package limittest

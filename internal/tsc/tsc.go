@@ -11,9 +11,9 @@
 //     afterwards, and reads again.
 //   - Nobody waits for a calibration. Its line goes on meanwhile, for twice its span at most.
 //   - What can be wrong is found by comparison, not by knowledge of machines: a counter that jumps,
-//     changes its rate, or takes long to be read makes the clock the system clock for good. One that
-//     begins anew, or has run through a suspend, has its line begun anew. One that stops never comes
-//     to the end of its line, so a timer looks for that while the clock is being read.
+//     changes its rate, or takes long to be read makes the clock the system clock, until the two have
+//     agreed for a while. One that begins anew, or has run through a suspend, has its line begun anew. One
+//     that stops never comes to the end of its line, so a timer looks for that while the clock is being read.
 //   - A new clock knows the rate to a part in 500 only, and so its first lines are short, each twice as
 //     long as the one before.
 package tsc
@@ -29,16 +29,18 @@ import (
 	"github.com/sluice-go/sluice/internal/counter"
 )
 
-// A Clock is the system clock as the counter tells it. It must not be copied, and be begun by Init.
+// A Clock is the system clock as the counter tells it. It must not be copied, and be begun by Begin.
 // It is safe for concurrent use.
 type Clock struct {
-	// turn is how many lines there have been. lines[turn%2] is in force, and the other one
-	// is out of date, or being written: see Read.
+	// turn is the number of the line in force, lines[turn%2]; the other one is out of date, or being
+	// written: see Read. It is 0 while the clock is the system clock, and lines[0] is good for nothing then.
 	turn  atomic.Uint64
 	lines [2]line
 	_     [128 - 72]byte // what follows is written by those who calibrate
 
-	mu     sync.Mutex // serialises calibrations, and guards the rest but fallen
+	begun  sync.Once
+	mu     sync.Mutex // serialises calibrations, and guards what is not atomic
+	turns  uint64     // how many lines there have been
 	pace   uint64     // what a tick takes by the last samples; see paceBits
 	last   sample
 	in     inputs
@@ -46,7 +48,8 @@ type Clock struct {
 	armed  bool                       // it runs: somebody has been reading the clock
 	looked uint64                     // the turn when it last did
 	misses int                        // see maxMisses
-	fallen atomic.Pointer[systemOnly] // set once it is the system clock for good
+	fallen atomic.Pointer[systemOnly] // nil unless turn is 0, or about to be
+	health
 }
 
 // A line is the time as a function of the counter: ns + (tick-from)*pace.
@@ -54,7 +57,7 @@ type line struct {
 	from atomic.Uint64 // ticks
 	ns   atomic.Int64  // since the Unix epoch
 	pace atomic.Uint64
-	span atomic.Uint64 // for how many ticks it is good; 0 once the clock is the system clock
+	span atomic.Uint64 // for how many ticks it is good
 }
 
 // A sample is the counter and the clocks at one instant.
@@ -62,22 +65,19 @@ type sample struct {
 	tick   uint64
 	system int64
 	wall   int64 // Unix time as it is set, which goes on during a suspend
+
+	bubbled bool // who took it is in a testing/synctest bubble: system and wall are the bubble's
 }
 
 // inputs are what a Clock is made of. Those of tests do what tests want.
 type inputs struct {
-	counter      func() uint64
-	system, wall func() int64
-	after        func(time.Duration, func()) timer
+	counter func() uint64
+	system  func() int64
+	wall    func() (now int64, bubbled bool)
+	after   func(time.Duration, func()) timer
 }
 
 type timer interface{ Reset(time.Duration) bool }
-
-// A systemOnly says since when, and why, the clock is the system clock.
-type systemOnly struct {
-	why   string
-	least int64 // the most that it has shown before
-}
 
 const (
 	// fullSpan is how long a line is good. At 50 ppm it is off by 250 ns then. Making the
@@ -122,15 +122,19 @@ const (
 	slowestPace, fastestPace = uint64(apart) << paceBits, 1 << paceBits / 1000
 )
 
-// Init begins a clock that agrees with that system clock. It measures the counter for about 0.1 ms.
-// Where the counter is unfit the clock is the system clock from the beginning.
-func (c *Clock) Init(system func() int64) {
-	c.init(counter.Unfit(), inputs{
+// Begin begins a clock of that system clock, the first time. It measures the counter for about 0.1 ms.
+// Where the counter is unfit the clock is the system clock.
+func (c *Clock) Begin(system func() int64) {
+	c.begun.Do(func() { c.init(unfit(), inputsOf(system)) })
+}
+
+func inputsOf(system func() int64) inputs {
+	return inputs{
 		counter: counter.ReadInOrder,
 		system:  system,
-		wall:    func() int64 { return time.Now().UnixNano() },
+		wall:    wall,
 		after:   func(d time.Duration, f func()) timer { return time.AfterFunc(d, f) },
-	})
+	}
 }
 
 // init begins a clock of these inputs; of the system clock alone if there is a reason why the
@@ -139,12 +143,12 @@ func (c *Clock) init(unfit string, in inputs) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.in = in
-	if unfit == "" {
-		unfit = c.begin()
-	}
 	if unfit != "" {
-		c.fallen.Store(&systemOnly{why: unfit})
+		c.next.Store(never)
+	} else if unfit = c.begin(); unfit == "" {
+		return
 	}
+	c.fall(unfit, 0, 0)
 }
 
 // begin measures the counter and makes the first line. If it cannot it says why.
@@ -152,11 +156,15 @@ func (c *Clock) begin() (unfit string) {
 	for range maxMisses {
 		c.pace = 0
 		first, before := c.sample()
+		if first.bubbled {
+			return inBubble
+		}
 		for now, moves, still := first.system, 0, 0; moves < movesOn || now < first.system+int64(firstMeasure); {
 			was := now
 			if now = c.in.system(); now != was {
 				moves, still = moves+1, 0
 			} else if still++; still == standsStill {
+				c.next.Store(never)
 				return "time stands still while the counter runs, or goes by large steps"
 			}
 		}
@@ -170,14 +178,16 @@ func (c *Clock) begin() (unfit string) {
 	return "the counter cannot be compared with the system clock to 1 us"
 }
 
-// Source returns what the clock reads: "TSC" or "CNTVCT_EL0"; or "system clock: " and why.
-// The system clock it can become at any time.
+// Source returns what the clock reads now: "TSC" or "CNTVCT_EL0"; or "system clock: " and why.
 func (c *Clock) Source() string {
 	if f := c.fallen.Load(); f != nil {
 		return "system clock: " + f.why
 	}
 	return counter.Name
 }
+
+// Counts reports whether the clock goes by the counter: whether it is worth reading.
+func (c *Clock) Counts() bool { return c.turn.Load() != 0 }
 
 // Read returns the time at a tick, which counter.Read has returned just now, unless the line in force is not good for that, or there
 // has been another one while it was being read.
@@ -203,20 +213,20 @@ func (c *Clock) Read(tick uint64) (int64, bool) {
 // inlined, has failed: a function of both took 4% longer. Nobody waits for another one's calibration: the line goes
 // on meanwhile, and when it has gone too far the system clock does.
 func (c *Clock) ReadSlow() int64 {
-	if f := c.fallen.Load(); f != nil {
-		return max(c.in.system(), f.least)
-	}
-	if c.mu.TryLock() {
-		defer c.mu.Unlock()
-		return c.calibrate()
-	}
 	for {
+		if f := c.fallen.Load(); f != nil {
+			return c.readSystem(f)
+		}
+		if c.mu.TryLock() {
+			defer c.mu.Unlock()
+			return c.calibrate()
+		}
 		tick, turn := c.in.counter(), c.turn.Load()
 		l := &c.lines[turn%2]
 		past, reach := int64(tick-l.from.Load()), int64(l.span.Load())*overrun
 		now := l.at(min(past, reach))
 		switch {
-		case c.turn.Load() != turn:
+		case turn == 0 || c.turn.Load() != turn:
 		case past > reach:
 			return max(now, c.in.system())
 		default:
@@ -238,12 +248,16 @@ func (l *line) at(past int64) int64 {
 // one, if that is slower: by 5 ns a 0.1 ms at 50 ppm.
 func (c *Clock) calibrate() int64 {
 	if f := c.fallen.Load(); f != nil {
-		return max(c.in.system(), f.least)
+		return f.show(c.in.system())
 	}
-	l := &c.lines[c.turn.Load()%2]
+	l := &c.lines[c.turns%2]
 	span := int64(l.span.Load())
 	s, window := c.sample()
 	past := int64(s.tick - c.last.tick)
+	if s.bubbled {
+		c.fall(inBubble, c.last.system, l.at(span*overrun))
+		return s.system
+	}
 	if -int64(c.ticks(apart)) <= past && past < span && window <= c.ticks(apart) {
 		return l.at(past) // another processor's counter is behind, or somebody else was faster
 	}
@@ -259,7 +273,7 @@ func (c *Clock) calibrate() int64 {
 	case window > c.ticks(apart) && c.misses < maxMisses:
 		return shown
 	case window > c.ticks(apart):
-		return c.fall("reading the counter takes too long", max(shown, s.system))
+		return c.fall("reading the counter takes too long", s.system, shown)
 	case max(behind, -behind) <= int64(apart)+elapsed/c.trusted(span) && !slept(elapsed, s.wall-c.last.wall, passed):
 		if pace, ok := paceOf(elapsed, uint64(past)); ok {
 			c.pace = (c.pace + pace) / 2
@@ -269,7 +283,7 @@ func (c *Clock) calibrate() int64 {
 		// Before, the line was right: nobody has read more than what is now.
 		return c.publish(s, s.system, c.ticks(firstSpan))
 	}
-	return c.fall(fmt.Sprintf("in %v of the counter it went on by %v", time.Duration(passed), time.Duration(elapsed)), max(shown, s.system))
+	return c.fall(fmt.Sprintf("in %v of the counter it went on by %v", time.Duration(passed), time.Duration(elapsed)), s.system, shown)
 }
 
 // trusted returns how exactly the pace is known when lines are good for a span: to one part in
@@ -290,13 +304,13 @@ func slept(system, wall, counted int64) bool {
 // its span it agrees with the system clock, if nothing has changed.
 func (c *Clock) publish(s sample, ns int64, span uint64) int64 {
 	c.last, c.misses = s, 0
-	turn := c.turn.Load() + 1
-	l := &c.lines[turn%2]
+	c.turns++
+	l := &c.lines[c.turns%2]
 	l.from.Store(s.tick)
 	l.ns.Store(ns)
 	l.pace.Store(c.pace + uint64((s.system-ns)<<paceBits/int64(span))) // signed: it wraps to a difference
 	l.span.Store(span)
-	c.turn.Store(turn)
+	c.turn.Store(c.turns)
 	c.arm()
 	return ns
 }
@@ -320,24 +334,17 @@ func (c *Clock) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.armed = false
-	turn := c.turn.Load()
+	if c.fallen.Load() != nil {
+		return
+	}
 	s, _ := c.sample()
 	switch past := s.tick - c.last.tick; {
-	case c.fallen.Load() != nil:
-	case turn != c.looked || s.system-c.last.system < int64(overrun*fullSpan):
-		c.looked = turn
+	case c.turns != c.looked || s.system-c.last.system < int64(overrun*fullSpan):
+		c.looked = c.turns
 		c.arm()
-	case past < c.lines[turn%2].span.Load():
-		c.fall("the counter has stopped", s.system)
+	case past < c.lines[c.turns%2].span.Load():
+		c.fall("the counter has stopped", s.system, 0)
 	}
-}
-
-// fall makes the clock the system clock. It has shown at most least so far.
-func (c *Clock) fall(why string, least int64) int64 {
-	c.fallen.Store(&systemOnly{why, least})
-	c.lines[(c.turn.Load()+1)%2].span.Store(0)
-	c.turn.Add(1)
-	return least
 }
 
 // sample reads the counter and the clocks together: the counter was read within the window,
@@ -354,7 +361,7 @@ func (c *Clock) sample() (s sample, window uint64) {
 			break
 		}
 	}
-	s.wall = c.in.wall()
+	s.wall, s.bubbled = c.in.wall()
 	return s, window
 }
 

@@ -68,17 +68,14 @@ func TestClock_ASuspendOfAYoungClock(t *testing.T) {
 	}
 }
 
-// requireFallen demands that the clock is the system clock for good, has not gone back, and
+// requireFallen demands that the clock is the system clock, has not gone back, and
 // once the system clock has caught up tells its time to the nanosecond.
 func (c *worldClock) requireFallen(why string) {
 	c.t.Helper()
 	require.Equal(c.t, "system clock: "+why, c.Source())
 	c.w.sleep(20 * time.Millisecond)
 	c.most = 0
-	for range 1000 {
-		c.now()
-		c.w.sleep(c.w.pause())
-	}
+	c.use(1000)
 	require.Zero(c.t, c.most)
 	require.Zero(c.t, c.back)
 	require.Equal(c.t, "system clock: "+why, c.Source())
@@ -221,8 +218,12 @@ func TestClock_ACounterThatIsUnfitFromTheBeginning(t *testing.T) {
 	w := newWorld(seeded.Rand(t), 1e9)
 	c := newClock("somebody says so", w.inputs())
 	require.Equal(t, "system clock: somebody says so", c.Source())
-	(&worldClock{Clock: c, t: t, w: w}).requireFallen("somebody says so")
+	unfit := &worldClock{Clock: c, t: t, w: w}
+	unfit.requireFallen("somebody says so")
+	unfit.useFor(24 * time.Hour)
+	unfit.requireFallen("somebody says so")
 	require.Zero(t, w.due, "it needs no timer")
+	require.Zero(t, w.reads, "it needs no counter")
 }
 
 // On a system whose clock goes on by half a millisecond at a time.
@@ -231,7 +232,11 @@ func TestClock_ACoarseSystemClock(t *testing.T) {
 	in := w.inputs()
 	exact := in.system
 	in.system = func() int64 { return exact() / 500_000 * 500_000 }
-	require.Equal(t, "system clock: time stands still while the counter runs, or goes by large steps", newClock("", in).Source())
+	const why = "system clock: time stands still while the counter runs, or goes by large steps"
+	c := &worldClock{Clock: newClock("", in), t: t, w: w}
+	require.Equal(t, why, c.Source())
+	c.useFor(24 * time.Hour)
+	require.Equal(t, why, c.Source())
 }
 
 // TestClock_FallenBeforeItsTurn: whoever waited to correct the clock while it fell reads the system clock.
