@@ -218,8 +218,9 @@ func (c *Clock) ReadSlow() int64 {
 			return c.readSystem(f)
 		}
 		if c.mu.TryLock() {
-			defer c.mu.Unlock()
-			return c.calibrate()
+			now := c.calibrate()
+			c.mu.Unlock()
+			return now
 		}
 		tick, turn := c.in.counter(), c.turn.Load()
 		l := &c.lines[turn%2]
