@@ -93,7 +93,7 @@ func checkSchedule(tb testing.TB, s *schedule, rate, period, now int64) {
 	}
 }
 
-// checkWindow compares at and start with their definition: number is that of the
+// checkWindow compares at, since and start with their definition: number is that of the
 // window of 0, counted up, and starts are exact.
 func checkWindow(tb testing.TB, period, offset, now int64) {
 	w, ok := newWindow(time.Duration(period), time.Duration(offset), 64, 1, 1)
@@ -111,6 +111,12 @@ func checkWindow(tb testing.TB, period, offset, now int64) {
 	}
 	if number > w.last || number == w.last && elapsed != 0 {
 		tb.Fatalf("at(%d) = %d, %d beyond the last window %d with period %d", now, number, elapsed, w.last, period)
+	}
+	for _, n := range []uint64{number, number + 1, number + 2, number - 1, 0, w.last, w.last - 1} {
+		got, in := w.since(n, now)
+		if in != (n == number && n < w.near) || in && got != elapsed {
+			tb.Fatalf("since(%d, %d) = %d, %v with period %d offset %d", n, now, got, in, period, offset)
+		}
 	}
 	if number >= w.last {
 		return

@@ -172,7 +172,7 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 		for _, name := range []string{
 			"(*table).lookup", "(*guide).tableOf", "(*store).now", "(*store).ahead", "(*Hasher).Seeded",
 			"(*schedule).tick", "(*CoarseClock).Now", "(*systemClock).Now", "(*Clock).Read", "(*table).state",
-			"(*Hasher).ID", "(*Hasher).Number",
+			"(*Hasher).ID", "(*Hasher).Number", "(*window).since", "(*owned).take", "(*awaiting).wake",
 			"(*Limiter).Acquire", "Key.Acquire", // which make the permit in the caller's frame
 		} {
 			assert.True(t, says(src.fn(t, name), "can inline "+name), "%s: %s can no longer be inlined", arch, name)
@@ -187,6 +187,10 @@ func TestHotPath_SmallFunctionsAreInlined(t *testing.T) {
 			{"(*table).lookup", "(*Permit).change"},
 			{"(*guide).tableOf", "(*Permit).change"},
 			{"(*store).now", "(*Permit).change"},
+			{"(*window).since", "(*inFlight).charge"},
+			{"(*window).since", "(*slidingWindow).moveOut"},
+			{"(*owned).take", "(*Permit).Release"},
+			{"(*awaiting).wake", "(*Permit).Release"},
 			{"(*schedule).tick", "(*gcra).charge"},
 			{"(*store).now", "(*Limiter).Allow"},
 			{"(*store).ahead", "(*Limiter).Allow"},

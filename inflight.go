@@ -22,7 +22,10 @@ func newInFlight(l Limit, reach int) (algorithm, wideAlgorithm, *ConfigError) {
 }
 
 func (a *inFlight) charge(word uint64, now int64, cost int) (uint64, bool) {
-	c, _ := a.roll(a.unpack(word), now)
+	c := a.unpack(word)
+	if _, in := a.since(c.number, now); !in { // saves the call
+		c, _ = a.rollIn(c, now)
+	}
 	if c.cur+c.prev+uint64(cost) > a.limit {
 		return word, false
 	}
@@ -33,7 +36,9 @@ func (a *inFlight) charge(word uint64, now int64, cost int) (uint64, bool) {
 // moveOut takes n units out of the window that begins at start, at now, and with renew charges them to the window of now
 // instead, which begins at next. ok is false if the window does not hold them, or no longer counts.
 func (a *slidingWindow) moveOut(c counts, now int64, start, n uint64, renew bool) (_ counts, next uint64, ok bool) {
-	c, _ = a.roll(c, now)
+	if _, in := a.since(c.number, now); !in {
+		c, _ = a.rollIn(c, now)
+	}
 	switch next = c.number * a.period; {
 	case next == start && c.cur >= n:
 		c.cur -= n

@@ -85,7 +85,7 @@ func (p *Permit) acquire(k Key, cost int) error {
 		return p.acquireSlow(k, cost)
 	}
 	l.count(k.id, admitted)
-	p.hold(k, next>>(2*a.bits)*a.period, cost)
+	p.hold(k, a.unpack(next).number*a.period, cost)
 	return nil
 }
 
@@ -175,6 +175,15 @@ const renewing = math.MaxUint
 
 // take returns the units, once no Renew has them, and leaves the mark in their place. It returns 0 if nothing is held.
 func (o *owned) take(mark uintptr) (units uintptr) {
+	units = atomic.LoadUintptr(&o.units)
+	if units-1 < renewing-1 && atomic.CompareAndSwapUintptr(&o.units, units, mark) {
+		return units
+	}
+	return o.takeLater(mark)
+}
+
+// takeLater is take for units that another call has, or has just had.
+func (o *owned) takeLater(mark uintptr) (units uintptr) {
 	for {
 		units = atomic.LoadUintptr(&o.units)
 		if units == renewing {
@@ -185,33 +194,39 @@ func (o *owned) take(mark uintptr) (units uintptr) {
 	}
 }
 
-// change is moveOut for the permit, whose units the caller owns.
+// change is moveOut for the permit, whose units the caller owns. It decides a call for a key in a table in this frame.
 func (p *Permit) change(units uintptr, renew bool) (ok bool) {
-	l, n, next := p.lim, uint64(units), uint64(0)
+	l := p.lim
 	now := max(l.now(), 0)
 	pol := l.current.Load()
 	if a, one := pol.alg.(*inFlight); one {
 		t := l.guide.tableOf(p.id)
 		if e, _ := t.lookup(p.id); e != nil && t.policy == pol {
 			if word := e.word.Load(); word < reserved {
-				var c counts
-				if c, next, ok = a.moveOut(a.unpack(word), now, p.start, n, renew); !ok {
+				c, start, ok := a.moveOut(a.unpack(word), now, p.start, uint64(units), renew)
+				if !ok {
 					return false
 				}
 				if e.word.CompareAndSwap(word, a.pack(c)) {
-					p.start = next
+					p.start = start
 					t.idleSooner()
 					return true
 				}
 			}
 		}
 	}
-	tracked := l.update(p.id, func(pol *policy, key state) (word uint64) {
-		word, next, ok = pol.moveOut(key, now, p.start, n, renew)
+	return p.changeSlow(now, uint64(units), renew)
+}
+
+// changeSlow is change in every case: its closure would keep change's variables in memory.
+func (p *Permit) changeSlow(now int64, n uint64, renew bool) (ok bool) {
+	var start uint64
+	tracked := p.lim.update(p.id, func(pol *policy, key state) (word uint64) {
+		word, start, ok = pol.moveOut(key, now, p.start, n, renew)
 		return word
 	})
 	if ok = ok && tracked; ok { // a try from before the key was dropped may have set ok
-		p.start = next
+		p.start = start
 	}
 	return ok
 }

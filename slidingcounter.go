@@ -79,6 +79,9 @@ func (a *slidingWindow) roll(c counts, now int64) (counts, uint64) {
 // rollIn is roll where windows do not count in full. If now is before the window of c, c is judged at the start
 // of its own window.
 func (a *slidingWindow) rollIn(c counts, now int64) (counts, uint64) {
+	if elapsed, in := a.since(c.number, now); in { // as nearly always
+		return c, elapsed
+	}
 	number, elapsed := a.at(now)
 	switch {
 	case number == c.number:
@@ -156,14 +159,14 @@ func (a *slidingWindow) store(tail []atomic.Uint64, c counts) uint64 {
 	return c.number<<a.bits | c.cur
 }
 
-// unpack and pack are load and store for a key without a tail.
+// unpack and pack are load and store for a key without a tail. A processor shifts by less than 64 in one step.
 func (a *slidingWindow) unpack(word uint64) counts {
-	mask := uint64(1)<<a.bits - 1
-	return counts{number: word >> (2 * a.bits), cur: word >> a.bits & mask, prev: word & mask}
+	mask := uint64(1)<<(a.bits&63) - 1
+	return counts{number: word >> (2 * a.bits & 63), cur: word >> (a.bits & 63) & mask, prev: word & mask}
 }
 
 func (a *slidingWindow) pack(c counts) uint64 {
-	return c.number<<(2*a.bits) | c.cur<<a.bits | c.prev
+	return c.number<<(2*a.bits&63) | c.cur<<(a.bits&63) | c.prev
 }
 
 // loadAt returns the counts of a key as seen from the window of now.

@@ -51,9 +51,13 @@ func (w *awaiting) listen(ctx context.Context, id uint64) (woken context.Context
 
 // wake tells the calls that listen to id that units have come back.
 func (w *awaiting) wake(id uint64) {
-	if w.n.Load() == 0 {
-		return
+	if w.n.Load() != 0 {
+		w.wakeAll(id)
 	}
+}
+
+// wakeAll is wake where somebody listens.
+func (w *awaiting) wakeAll(id uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for e := range w.by[id] {

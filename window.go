@@ -17,6 +17,7 @@ type window struct {
 	period uint64
 	shift  uint64 // < period
 	last   uint64 // the last number; time stands still at its start
+	near   uint64 // windows of lower numbers are not the last one, and end before 2^64: see since
 }
 
 // newWindow returns windows of a period, shifted by 0 <= offset < period. Their numbers have
@@ -35,6 +36,7 @@ func newWindow(period, offset time.Duration, wordBits, countBits int, horizon ui
 	if offset != 0 {
 		w.shift = uint64(period - offset)
 	}
+	w.near = min(w.last, math.MaxUint64/w.period)
 	hi, end := bits.Mul64(w.last, w.period)
 	return w, hi != 0 || end >= horizon+w.shift
 }
@@ -72,6 +74,13 @@ func (w *window) at(now int64) (number, elapsed uint64) {
 		return w.last, 0
 	}
 	return number, t - number*w.period
+}
+
+// since returns the time since the start of a window, if now is in it: at without a division. It fails for the last
+// window, and for far ones.
+func (w *window) since(number uint64, now int64) (elapsed uint64, in bool) {
+	elapsed = uint64(now) + w.shift - number*w.period
+	return elapsed, elapsed < w.period && number < w.near
 }
 
 // carry returns the number of the window in which a key of the old windows goes on at now: its own
