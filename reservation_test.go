@@ -167,13 +167,13 @@ func TestTakeAllReservations_LeavesNoRecords(t *testing.T) {
 		for range 5 {
 			open = append(open, mustTake(t, k, 1))
 		}
-		require.NotNil(t, l.ledgers.Of(k.id).Find(k.id))
+		require.NotZero(t, openOf(k))
 		for _, r := range open {
 			r.Settle(1)
 		}
-		require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
+		require.Zero(t, openOf(k))
 		require.False(t, TakeAllReservations(nil, nil, Charge{k, -1}).Allowed)
-		require.Nil(t, l.ledgers.Of(k.id).Find(k.id))
+		require.Zero(t, openOf(k))
 	})
 }
 

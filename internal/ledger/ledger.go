@@ -47,6 +47,11 @@ type Ledger struct {
 	mu      sync.Mutex
 	records atomic.Pointer[records] // nil until there has been one
 	stale   atomic.Int64            // keys with records that have been dropped since it was tidied
+
+	// spares are records that stay when their keys have no reservations: keys that had some are likely to
+	// have some again, and a record takes as long to make as the rest of a reservation.
+	spares [spares]atomic.Pointer[Record]
+	turn   atomic.Uint32 // of the spare that makes room next
 }
 
 type records struct {
@@ -69,8 +74,9 @@ type Record struct {
 	//	settle:    its swap fails; it loads the new word; drops have been raised
 	drops atomic.Uint64
 
-	mu   sync.Mutex
-	dead bool // taken out of the ledger; look for another one
+	mu    sync.Mutex
+	dead  bool // taken out of the ledger; look for another one
+	spare bool // among the ledger's spares
 
 	// The rest is of the reservations, if there are any.
 
@@ -94,6 +100,8 @@ const (
 	// passedAtOnce is how many passed reservations are dropped before one is made, so that
 	// they go faster than new ones come.
 	passedAtOnce = 2
+	// spares bounds the memory of records without reservations: some 2 KB a ledger. Not tuned.
+	spares = 8
 )
 
 // New returns the ledgers of so many shards; id>>shift is the ledger of an id.
@@ -162,13 +170,47 @@ func (rec *Record) Lock() bool {
 	return true
 }
 
-// Release unlocks the record, which dies if the key has no reservations.
+// Release unlocks the record. If the key has no reservations, the record stays as a spare, or dies.
 func (rec *Record) Release() {
+	if rec.Len() == 0 && !rec.spare && !rec.stay() {
+		rec.die()
+	}
+	rec.mu.Unlock()
+}
+
+// stay puts the record in the place of a spare, unless a call has that. It waits for nobody, since its caller may have
+// other records locked.
+func (rec *Record) stay() bool {
+	place := &rec.in.spares[rec.in.turn.Add(1)%spares]
+	old := place.Load()
+	if old != nil {
+		if !old.mu.TryLock() {
+			return false
+		}
+		defer old.mu.Unlock()
+	}
+	if rec.spare = place.CompareAndSwap(old, rec); rec.spare && old != nil {
+		old.spare = false
+		if old.Len() == 0 {
+			old.die()
+		}
+	}
+	return rec.spare
+}
+
+// drop is Release for a record that need not stay.
+func (rec *Record) drop() {
 	if rec.Len() == 0 {
+		rec.die()
+	}
+	rec.mu.Unlock()
+}
+
+func (rec *Record) die() {
+	if !rec.dead {
 		rec.dead = true
 		rec.in.records.Load().Delete(rec.id)
 	}
-	rec.mu.Unlock()
 }
 
 // Guard keeps reservations of id from being made or changed until Unguard. It returns the
@@ -401,7 +443,7 @@ func (ls *Ledgers) DropPassed(now int64) {
 		ls.all[i].Each(func(rec *Record) {
 			if rec.Lock() {
 				rec.dropPassed(now, rec.Len())
-				rec.Release()
+				rec.drop()
 			}
 		})
 	}
@@ -420,9 +462,9 @@ func (lg *Ledger) tidy(now int64) {
 	m.Range(func(_ uint64, rec *Record) bool {
 		switch {
 		case !rec.mu.TryLock():
-		case !rec.dead && rec.over(now):
+		case !rec.dead && (rec.Len() == 0 || rec.over(now)):
 			rec.Clear()
-			rec.Release()
+			rec.drop()
 		default:
 			rec.mu.Unlock()
 		}

@@ -46,7 +46,8 @@ func reserve(lg *Ledger, p Policy, now int64, n int) (*Record, *ends.Node) {
 
 // TestRecord_LivesAsLongAsItHasReservations: whoever has found one that is dead looks for the next one.
 func TestRecord_LivesAsLongAsItHasReservations(t *testing.T) {
-	lg, p := New(1, 64).At(0), &plain{ns: 10}
+	ls, p := New(1, 64), &plain{ns: 10}
+	lg := ls.At(0)
 	rec, r := reserve(lg, p, 0, 3)
 	require.Same(t, rec, lg.Find(1))
 	require.Equal(t, uint64(1), rec.ID())
@@ -54,6 +55,8 @@ func TestRecord_LivesAsLongAsItHasReservations(t *testing.T) {
 	require.True(t, rec.Lock())
 	rec.Remove(r)
 	rec.Release()
+	require.Same(t, rec, lg.Find(1), "it stays for a while")
+	ls.DropPassed(0)
 	require.Nil(t, lg.Find(1))
 	require.False(t, rec.Lock())
 	next, _ := reserve(lg, p, 0, 1)
@@ -83,7 +86,8 @@ func TestShrink_GivesBackWhatHasNotComeBack(t *testing.T) {
 
 // TestRefunded_EndsAllThatItCannotTell: ends are as much sooner as has been refunded, up to a bound.
 func TestRefunded_EndsAllThatItCannotTell(t *testing.T) {
-	lg, p := New(1, 64).At(0), &plain{ns: 1}
+	ls, p := New(1, 64), &plain{ns: 1}
+	lg := ls.At(0)
 	rec, _ := reserve(lg, p, 0, 4)
 	require.Same(t, rec, lg.Guard(1))
 	rec.Refunded(1)
@@ -91,6 +95,7 @@ func TestRefunded_EndsAllThatItCannotTell(t *testing.T) {
 	rec.Refunded(math.MaxUint64)
 	require.Zero(t, rec.Len())
 	lg.Unguard(rec)
+	ls.DropPassed(0)
 	require.Nil(t, lg.Find(1))
 	var none *Record
 	none.Refunded(1)
@@ -122,7 +127,8 @@ func TestAdopt_EndsStayAtTheirTimes(t *testing.T) {
 
 // TestGuard_KeepsRecordsFromBeingMade: a key without one gets none until Unguard.
 func TestGuard_KeepsRecordsFromBeingMade(t *testing.T) {
-	lg, p := New(1, 64).At(0), &plain{ns: 1}
+	ls, p := New(1, 64), &plain{ns: 1}
+	lg := ls.At(0)
 	for range 1000 {
 		require.Nil(t, lg.Guard(1))
 		var made atomic.Bool
@@ -142,7 +148,70 @@ func TestGuard_KeepsRecordsFromBeingMade(t *testing.T) {
 		lg.Unguard(nil)
 		wg.Wait()
 		require.True(t, made.Load())
+		ls.DropPassed(0)
 	}
+}
+
+// TestRelease_AFewRecordsStay, those that were used last, and one that is in use goes to nobody.
+func TestRelease_AFewRecordsStay(t *testing.T) {
+	lg := New(1, 64).At(0)
+	size := func() int { return lg.records.Load().Size() }
+	for id := range uint64(1000) {
+		lg.LockRecord(id, 0).Release()
+		require.LessOrEqual(t, size(), spares)
+	}
+	var last []*Record
+	for id := uint64(1000 - spares); id < 1000; id++ {
+		last = append(last, lg.Find(id))
+		require.NotNil(t, last[len(last)-1])
+	}
+	for _, rec := range last { // they stay where they are
+		require.True(t, rec.Lock())
+		rec.Release()
+	}
+	for _, rec := range last {
+		require.True(t, rec.Lock())
+	}
+	lg.LockRecord(1, 0).Release()
+	require.Nil(t, lg.Find(1), "no place is free")
+	for _, rec := range last {
+		rec.Release()
+		require.Same(t, rec, lg.Find(rec.ID()))
+	}
+
+	// A spare that has made room while it was not empty becomes one again, and no record is left behind.
+	p := &plain{ns: 1}
+	rec, r := reserve(lg, p, 0, 1)
+	for id := range uint64(spares) {
+		lg.LockRecord(id+2, 0).Release()
+	}
+	require.True(t, rec.Lock())
+	rec.Remove(r)
+	rec.Release()
+	require.Same(t, rec, lg.Find(1))
+	require.LessOrEqual(t, size(), spares)
+}
+
+// TestRelease_Concurrent: what stays is bounded, whoever takes whose place.
+func TestRelease_Concurrent(t *testing.T) {
+	ls, p := New(1, 64), &plain{ns: 1}
+	lg := ls.At(0)
+	var wg sync.WaitGroup
+	for g := range uint64(4) {
+		wg.Go(func() {
+			for i := range uint64(20_000) {
+				rec := lg.LockRecord((i*(g+1))%40, 0)
+				r := &ends.Node{Units: 1}
+				rec.Enter(r, p, rec.Drops(), 0)
+				rec.Remove(r)
+				rec.Release()
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, lg.records.Load().Size(), spares)
+	ls.DropPassed(0)
+	require.Zero(t, lg.records.Load().Size())
 }
 
 // TestHasRoom_CountsWhatIsOpen: of those that have come back, a few go each time.
