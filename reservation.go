@@ -19,6 +19,7 @@ type Reservation struct {
 	cost      int
 	begins    int64 // when the caller can go ahead: at node.At, or under Shadow at once
 	wouldDeny bool
+	begun     bool // its turn had begun when it was made
 	settled   atomic.Bool
 	rec       *ledger.Record // nil if nothing has been charged
 
@@ -82,7 +83,7 @@ func (r *Reservation) Settle(actual int) {
 		return
 	}
 	l.awaiting.wake(r.id)
-	if r.node.Units == 0 || r.node.At <= l.now() {
+	if r.node.Units == 0 || r.begun || r.node.At <= l.now() {
 		rec.Remove(&r.node)
 	}
 }
@@ -234,7 +235,7 @@ func (rs *reservations) write(c *claim, rec *ledger.Record, before uint64) {
 		if k >= len(rs.all) {
 			break
 		}
-		r := &Reservation{lim: c.lim, id: c.id, cost: rs.charges[k].Cost, begins: c.now}
+		r := &Reservation{lim: c.lim, id: c.id, cost: rs.charges[k].Cost, begins: c.now, begun: true}
 		r.node.At = c.now
 		rs.all[k] = r
 		if !kept || r.cost == 0 {

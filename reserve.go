@@ -38,7 +38,7 @@ func (k Key) Reserve(cost int, maxWait time.Duration) (*Reservation, error) {
 	case err == nil:
 		l.admit(id, cost)
 		if r.begins = now; !l.shadow {
-			r.begins = max(now, r.node.At)
+			r.begins, r.begun = max(now, r.node.At), r.node.At <= now
 		}
 		return r, nil
 	case err == ErrNotReservable:
