@@ -52,6 +52,7 @@ const (
 // run asks the judge, with the keys held, until it has decided. It leaves the records locked.
 func (t *transaction) run(judge func() step) {
 	t.collect()
+	t.lockFound()
 	for round := 0; ; {
 		if moving := holdAll(t.claims()); moving != nil {
 			moving.lim.awaitMove(moving.id)
@@ -453,6 +454,25 @@ func lockRecords(records []*ledger.Record, claims []claim) {
 func (t *transaction) releaseRecords() {
 	if t.locked {
 		releaseRecords(t.records[:t.n])
+	}
+}
+
+// lockFound is lockRecords if all records are there, and free. Then the keys need not be collected and held again.
+func (t *transaction) lockFound() {
+	if t.records == nil {
+		return
+	}
+	n := 0
+	for ; n < t.n; n++ {
+		c := &t.space[n]
+		rec := c.lim.ledgers.Of(c.id).Find(c.id)
+		if rec == nil || !rec.TryLock() {
+			break
+		}
+		t.records[n] = rec
+	}
+	if t.locked = n == t.n; !t.locked {
+		releaseRecords(t.records[:n])
 	}
 }
 

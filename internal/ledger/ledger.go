@@ -163,12 +163,20 @@ func (lg *Ledger) LockRecord(id uint64, now int64) *Record {
 // Lock locks the record. It fails if the record is dead.
 func (rec *Record) Lock() bool {
 	rec.mu.Lock()
+	return rec.alive()
+}
+
+// alive unlocks a dead record.
+func (rec *Record) alive() bool {
 	if rec.dead {
 		rec.mu.Unlock()
 		return false
 	}
 	return true
 }
+
+// TryLock is Lock if nobody has the record locked.
+func (rec *Record) TryLock() bool { return rec.mu.TryLock() && rec.alive() }
 
 // Release unlocks the record. If the key has no reservations, the record stays as a spare, or dies.
 func (rec *Record) Release() {
