@@ -48,10 +48,10 @@ type Ledger struct {
 	records atomic.Pointer[records] // nil until there has been one
 	stale   atomic.Int64            // keys with records that have been dropped since it was tidied
 
-	// spares are records that stay when their keys have no reservations: keys that had some are likely to
-	// have some again, and a record takes as long to make as the rest of a reservation.
+	// spares are records that stay although their keys have no reservations. A record takes as long to make as the rest
+	// of a reservation, and so one stays if its key has had reservations before, and has been the last of its place then.
 	spares [spares]atomic.Pointer[Record]
-	turn   atomic.Uint32 // of the spare that makes room next
+	lately [spares]atomic.Uint64 // the key of each place that had reservations last
 }
 
 type records struct {
@@ -186,10 +186,15 @@ func (rec *Record) Release() {
 	rec.mu.Unlock()
 }
 
-// stay puts the record in the place of a spare, unless a call has that. It waits for nobody, since its caller may have
-// other records locked.
+// stay makes the record a spare, if its key comes again, and no call has the spare in its place. It waits for nobody,
+// since its caller may have other records locked.
 func (rec *Record) stay() bool {
-	place := &rec.in.spares[rec.in.turn.Add(1)%spares]
+	i := rec.id % spares
+	if last := &rec.in.lately[i]; last.Load() != rec.id {
+		last.Store(rec.id)
+		return false
+	}
+	place := &rec.in.spares[i]
 	old := place.Load()
 	if old != nil {
 		if !old.mu.TryLock() {

@@ -46,8 +46,7 @@ func reserve(lg *Ledger, p Policy, now int64, n int) (*Record, *ends.Node) {
 
 // TestRecord_LivesAsLongAsItHasReservations: whoever has found one that is dead looks for the next one.
 func TestRecord_LivesAsLongAsItHasReservations(t *testing.T) {
-	ls, p := New(1, 64), &plain{ns: 10}
-	lg := ls.At(0)
+	lg, p := New(1, 64).At(0), &plain{ns: 10}
 	rec, r := reserve(lg, p, 0, 3)
 	require.Same(t, rec, lg.Find(1))
 	require.Equal(t, uint64(1), rec.ID())
@@ -55,8 +54,6 @@ func TestRecord_LivesAsLongAsItHasReservations(t *testing.T) {
 	require.True(t, rec.Lock())
 	rec.Remove(r)
 	rec.Release()
-	require.Same(t, rec, lg.Find(1), "it stays for a while")
-	ls.DropPassed(0)
 	require.Nil(t, lg.Find(1))
 	require.False(t, rec.Lock())
 	next, _ := reserve(lg, p, 0, 1)
@@ -152,44 +149,49 @@ func TestGuard_KeepsRecordsFromBeingMade(t *testing.T) {
 	}
 }
 
-// TestRelease_AFewRecordsStay, those that were used last, and one that is in use goes to nobody.
+// TestRelease_AFewRecordsStay: of keys that come again, one for each place; one that is in use makes no room.
 func TestRelease_AFewRecordsStay(t *testing.T) {
 	lg := New(1, 64).At(0)
 	size := func() int { return lg.records.Load().Size() }
-	for id := range uint64(1000) {
-		lg.LockRecord(id, 0).Release()
+	use := func(id uint64) *Record {
+		rec := lg.LockRecord(id, 0)
+		rec.Release()
+		return rec
+	}
+	for id := uint64(1); id <= 1000; id++ { // no id is 0
+		use(id)
+		require.Zero(t, size(), "a key that comes once")
+	}
+	for id := uint64(1); id <= 1000; id++ {
+		use(id)
+		again := use(id)
 		require.LessOrEqual(t, size(), spares)
+		require.Same(t, again, use(id))
 	}
-	var last []*Record
-	for id := uint64(1000 - spares); id < 1000; id++ {
-		last = append(last, lg.Find(id))
-		require.NotNil(t, last[len(last)-1])
-	}
-	for _, rec := range last { // they stay where they are
-		require.True(t, rec.Lock())
-		rec.Release()
-	}
-	for _, rec := range last {
-		require.True(t, rec.Lock())
-	}
-	lg.LockRecord(1, 0).Release()
-	require.Nil(t, lg.Find(1), "no place is free")
-	for _, rec := range last {
-		rec.Release()
-		require.Same(t, rec, lg.Find(rec.ID()))
-	}
+	const mine = 1000 // the first place, and the last key that came there
+	rec := lg.Find(mine)
+	require.True(t, rec.Lock())
+	use(mine + spares)
+	use(mine + spares)
+	require.Nil(t, lg.Find(mine+spares), "its place is not free")
+	rec.Release()
+	require.Same(t, rec, lg.Find(mine))
 
 	// A spare that has made room while it was not empty becomes one again, and no record is left behind.
 	p := &plain{ns: 1}
-	rec, r := reserve(lg, p, 0, 1)
-	for id := range uint64(spares) {
-		lg.LockRecord(id+2, 0).Release()
-	}
+	require.True(t, rec.Lock())
+	r := &ends.Node{Units: 1}
+	rec.Enter(r, p, rec.Drops(), 0)
+	rec.Release()
+	use(mine + spares)
+	require.NotNil(t, lg.Find(mine+spares))
+	require.Same(t, rec, lg.Find(mine))
+	require.Equal(t, spares+1, size())
 	require.True(t, rec.Lock())
 	rec.Remove(r)
 	rec.Release()
-	require.Same(t, rec, lg.Find(1))
-	require.LessOrEqual(t, size(), spares)
+	require.Nil(t, lg.Find(mine), "the other key was the last one")
+	require.Equal(t, spares, size())
 }
 
 // TestRelease_Concurrent: what stays is bounded, whoever takes whose place.
