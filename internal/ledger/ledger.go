@@ -475,7 +475,7 @@ func (lg *Ledger) tidy(now int64) {
 	m.Range(func(_ uint64, rec *Record) bool {
 		switch {
 		case !rec.mu.TryLock():
-		case !rec.dead && (rec.Len() == 0 || rec.over(now)):
+		case !rec.dead && rec.over(now):
 			rec.Clear()
 			rec.drop()
 		default:
