@@ -47,16 +47,16 @@ type Ledger struct {
 	mu      sync.Mutex
 	records atomic.Pointer[records] // nil until there has been one
 	stale   atomic.Int64            // keys with records that have been dropped since it was tidied
-
-	// spares are records that stay although their keys have no reservations. A record takes as long to make as the rest
-	// of a reservation, and so one stays if its key has had reservations before, and has been the last of its place then.
-	spares [spares]atomic.Pointer[Record]
-	lately [spares]atomic.Uint64 // the key of each place that had reservations last
 }
 
 type records struct {
 	*xsync.MapOf[uint64, *Record]
 	tidyAt atomic.Int64 // how many there are when they are tidied next
+
+	// spares are records that stay although their keys have no reservations. A record takes as long to make as the rest
+	// of a reservation, and so one stays if its key has had reservations before, and has been the last of its place then.
+	spares [spares]atomic.Pointer[Record]
+	lately [spares]atomic.Uint64 // the key of each place that had reservations last
 }
 
 // A Record is the open reservations of a key.
@@ -189,12 +189,12 @@ func (rec *Record) Release() {
 // stay makes the record a spare, if its key comes again, and no call has the spare in its place. It waits for nobody,
 // since its caller may have other records locked.
 func (rec *Record) stay() bool {
-	i := rec.id % spares
-	if last := &rec.in.lately[i]; last.Load() != rec.id {
+	i, in := rec.id%spares, rec.in.records.Load()
+	if last := &in.lately[i]; last.Load() != rec.id {
 		last.Store(rec.id)
 		return false
 	}
-	place := &rec.in.spares[i]
+	place := &in.spares[i]
 	old := place.Load()
 	if old != nil {
 		if !old.mu.TryLock() {
