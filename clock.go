@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -258,8 +259,11 @@ type sleeper struct {
 	awake chan struct{} // closed when its time has come
 }
 
-// sleepUntil returns when the clock has been moved to at.
-func (c *ManualClock) sleepUntil(ctx context.Context, at uint64) error {
+// errMoved says that a sleeper has been woken, since its time may have moved.
+var errMoved = errors.New("moved")
+
+// sleepUntil returns when the clock has been moved to at, or errMoved when wake has something to receive.
+func (c *ManualClock) sleepUntil(ctx context.Context, wake <-chan struct{}, at uint64) error {
 	c.mu.Lock()
 	if at <= uint64(c.Now()) { // the clock may have been moved before this call had the lock
 		c.mu.Unlock()
@@ -274,12 +278,19 @@ func (c *ManualClock) sleepUntil(ctx context.Context, at uint64) error {
 	select {
 	case <-s.awake:
 		return nil
+	case <-wake:
+		c.forget(s)
+		return errMoved
 	case <-ctx.Done():
-		c.mu.Lock()
-		delete(c.sleepers, s)
-		c.mu.Unlock()
+		c.forget(s)
 		return ctx.Err()
 	}
+}
+
+func (c *ManualClock) forget(s *sleeper) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sleepers, s)
 }
 
 // moveLocked moves the time, and wakes the sleepers whose time has come.

@@ -40,6 +40,7 @@ func (l *Limiter) refundAt(id uint64, now int64, cost int) {
 		return next
 	})
 	rec.Refunded(given)
+	rec.Tell()
 	lg.Unguard(rec)
 	l.awaiting.wake(id)
 }

@@ -55,7 +55,7 @@ func (r *Reservation) Cancel() { r.Settle(0) }
 // Settle gives back at most the units that would be left without the reservation, whatever
 // other calls have been made, except Refund of the same units. If the key would have been
 // fresh for a while without the reservation, it gives back less, by that while.
-// Turns that other calls have reserved stay where they are. Units that become free between such
+// Turns that other calls have reserved stay where they are; those of calls in Wait move up. Units that become free between such
 // turns are not given back while the turns are to come, where that would exceed the limit; they
 // are given back if those reservations are cancelled, too.
 //
@@ -75,6 +75,7 @@ func (r *Reservation) Settle(actual int) {
 		return
 	}
 	defer rec.Release()
+	defer rec.Tell()
 	if !r.node.Listed() {
 		return
 	}
@@ -83,7 +84,7 @@ func (r *Reservation) Settle(actual int) {
 		return
 	}
 	l.awaiting.wake(r.id)
-	if r.node.Units == 0 || r.begun || r.node.At <= l.now() {
+	if r.node.Units == 0 || r.begun || r.node.At <= l.now() || r.node.Wake != nil {
 		rec.Remove(&r.node)
 	}
 }

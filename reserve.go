@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/ends"
 	"github.com/sluice-go/sluice/internal/ledger"
 )
 
@@ -128,6 +129,9 @@ func (l *Limiter) reserveHere(rec *ledger.Record, r *Reservation, p *policy, now
 	if tracked {
 		if same && err == nil && r.cost > 0 {
 			r.enter(rec, p, drops, from)
+			if r.node.Wake != nil {
+				rec.Free(&r.node)
+			}
 		}
 		return same, err
 	}
@@ -224,13 +228,17 @@ func (r *Reservation) chargeTurn(p *policy, word, from uint64, now int64) (next 
 //
 // Under InFlight, where other calls give units back at any time, it waits for them until the context is done.
 //
-// If the algorithm has turns to reserve, Wait takes one, in order of arrival. Under the other
+// If the algorithm has turns to reserve, Wait takes one, in order of arrival. When a call that waits is cancelled, or a
+// reservation is settled for less or the key is refunded, the calls that wait behind it move up, so a turn that nobody
+// will use goes to the next who waits: callers who give up cost the others nothing. A call cannot
+// move up past a turn that Reserve has given. Whether a deadline can be met is judged by the turn at the time of the
+// call, as if nobody gave up. Under the other
 // algorithms, and for a blocked key, it waits for the RetryAfter and asks again; the order of
 // waiting calls is then not determined. A call whose key is blocked when its turn begins also asks
 // again: the block has taken the turn. A cost of 0 waits until one unit would be admitted.
 //
-// SetLimit, Reset, Refund and Unblock do not move calls that wait already. A turn is a
-// time that stays, also under DenyAll; a call without a turn asks again at the time it had planned,
+// SetLimit, Reset and Unblock do not move calls that wait already, nor does Refund if they have no turn. A turn
+// then stays where it is, also under DenyAll; a call without a turn asks again at the time it had planned,
 // and goes by the new state then. (Under InFlight, Reset and Refund wake calls that wait.) Later calls go by the new state at once, and may be admitted first.
 //
 // Time is the limiter's: with a ManualClock the wait ends when the clock has been moved far
@@ -305,12 +313,19 @@ func patience(ctx context.Context) time.Duration {
 func (k Key) awaitTurn(ctx context.Context, cost int) error {
 	l, id := k.lim, k.id
 	r := &Reservation{lim: l, id: id, cost: cost}
+	w := newWaiter()
+	if !l.shadow {
+		r.node.Wake = w.wake
+	}
 	now := max(l.now(), 0)
 	if err := k.tryReserve(r, now, patience(ctx)); err != nil {
 		return err
 	}
 	if r.node.At > now && !l.shadow {
-		if err := l.sleepUntil(ctx, uint64(r.node.At)); err != nil {
+		if w.all = []*Reservation{r}; r.rec != nil {
+			w.sit(seat{l, id, r.rec, []*ends.Node{&r.node}})
+		}
+		if err := w.await(ctx); err != nil {
 			r.Cancel()
 			return err
 		}
@@ -378,43 +393,4 @@ func (p *policy) attempt(key state, now int64, cost int) (next uint64, wait time
 		return key.word, 0, errHasTurns
 	}
 	return key.word, wait, nil
-}
-
-// nap returns when the limiter's clock has reached at, when ctx is done, or sooner when woken, a child of ctx, is done. The
-// caller has charged nothing and goes on only without an error, which is of ctx: the context can have ended although the
-// sleep ended well, and woken has an error of its own.
-func (l *Limiter) nap(ctx, woken context.Context, at uint64) error {
-	_ = l.sleepUntil(woken, at)
-	return ctx.Err()
-}
-
-// maxNap is the longest pause between two readings of a clock that stands still. Not tuned.
-const maxNap = time.Millisecond
-
-// sleepUntil returns when the limiter's clock has reached at.
-func (l *Limiter) sleepUntil(ctx context.Context, at uint64) error {
-	l.waiting.Add(1)
-	defer l.waiting.Add(-1)
-	if clock, ok := l.clock.(*ManualClock); ok {
-		return clock.sleepUntil(ctx, at)
-	}
-	last, nap := max(l.clock.Now(), 0), time.Duration(1)
-	timer := time.NewTimer(until(at, last))
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-		}
-		now := max(l.clock.Now(), 0)
-		left := until(at, now)
-		if left <= 0 || l.timed {
-			return nil
-		}
-		if nap = min(2*nap, maxNap); now != last { // a clock of the user's can be slow
-			last, nap = now, 1
-		}
-		timer.Reset(max(left, nap))
-	}
 }

@@ -232,13 +232,13 @@ func TestManualClock_SleepersAreIndependent(t *testing.T) {
 		var order []uint64
 		for _, at := range []uint64{30, 10, 20} {
 			go func() {
-				require.NoError(t, clock.sleepUntil(t.Context(), at))
+				require.NoError(t, clock.sleepUntil(t.Context(), nil, at))
 				order = append(order, at)
 			}()
-			go func() { require.ErrorIs(t, clock.sleepUntil(ctx, at), context.Canceled) }()
+			go func() { require.ErrorIs(t, clock.sleepUntil(ctx, nil, at), context.Canceled) }()
 		}
 		synctest.Wait()
-		require.NoError(t, clock.sleepUntil(t.Context(), 0))
+		require.NoError(t, clock.sleepUntil(t.Context(), nil, 0))
 		cancel()
 		synctest.Wait()
 		require.Len(t, clock.sleepers, 3)

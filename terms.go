@@ -150,6 +150,19 @@ func (p *policy) Ticks(units int) uint64 {
 	return 0
 }
 
+// Turn implements ledger.Policy.
+func (p *policy) Turn(end uint64, units int) uint64 {
+	b := p.bucket()
+	if b == nil {
+		return math.MaxUint64
+	}
+	s, queue := b.turns()
+	if queue {
+		return s.earliest(end - min(end, s.ticks(units)))
+	}
+	return s.earliest(end - min(end, s.burst))
+}
+
 // Carry implements ledger.Policy.
 func (p *policy) Carry(from ledger.Policy) (kept, same bool) {
 	old := from.(*policy)

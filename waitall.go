@@ -18,7 +18,9 @@ import (
 // Charges for the same key add up, and have one turn; if their Keys bring different limits, all go by
 // the limit of the first. A charge that only Shadow lets pass has a reservation with WouldDeny and does not
 // keep the other charges waiting. A key whose own turn is sooner is not charged for the time between,
-// and no other call can use that time.
+// and no other call can use that time. The turn moves up as that of Wait does, when all of its keys can be charged sooner,
+// for the first call that waits for a key. The turns of calls behind it stay later than they need be until then, for
+// new calls with a deadline, unless all wait for one key only; and all stay, if a charge with cost 0 has to wait for its turn.
 //
 // If one of the keys has no turn before the context's deadline, WaitAll at once returns the error that
 // Reserve would return for the first such charge. If the context is done first, it returns the context's
@@ -89,15 +91,20 @@ func (j *joint) awaitAll(ctx context.Context, all []*Reservation) error {
 	}
 	for _, r := range all {
 		if !r.lim.shadow {
-			if err := r.lim.sleepUntil(ctx, uint64(r.node.At)); err != nil {
-				return err
-			}
+			j.waiter.all = append(j.waiter.all, r)
 		}
+	}
+	if err := j.waiter.await(ctx); err != nil {
+		return err
 	}
 	for _, r := range all {
 		if !r.lim.shadow && r.lim.blocked(r.id) {
 			return ErrBlocked
 		}
+	}
+	j.waiter.leave()
+	for _, r := range all {
+		r.begins = min(r.begins, max(r.lim.now(), 0))
 	}
 	return nil
 }
@@ -129,6 +136,7 @@ type joint struct {
 	slowest *claim          // the claim with that delay
 	asks    bool            // there is a claim that is blocked or without turns, whose delay says when to ask again
 	first   int             // the first charge that keeps the others from being made, or -1
+	waiter  *waiter         // if there is a delay
 }
 
 func newJoint(charges []Charge, maxWait time.Duration) *joint {
@@ -269,6 +277,9 @@ func (j *joint) ready() bool {
 
 func (j *joint) charge() []*Reservation {
 	rs := reservations{all: make([]*Reservation, len(j.charges)), charges: j.charges, same: j.same}
+	if j.delay > 0 {
+		j.waiter = newWaiter()
+	}
 	for i := range j.claims() {
 		c := &j.space[i]
 		begins := int64(min(after(c.now, j.delay), math.MaxInt64))
@@ -300,6 +311,8 @@ func (j *joint) charge() []*Reservation {
 // takeTurns makes the reservations for the charges of the i-th claim, and charges its key for the turns.
 func (j *joint) takeTurns(all []*Reservation, i int) {
 	c, from := &j.space[i], j.froms[i]
+	waits := j.waiter != nil && !c.lim.shadow
+	seat := seat{lim: c.lim, id: c.id, rec: j.records[i]}
 	at := after(c.now, max(j.delay, j.delays[i])) // a claim of Shadow takes its own turn
 	for k := range j.same.of(c) {
 		r := &Reservation{lim: c.lim, id: c.id, cost: j.charges[k].Cost}
@@ -311,11 +324,20 @@ func (j *joint) takeTurns(all []*Reservation, i int) {
 			r.wouldDeny = true
 			r.settled.Store(true)
 		default:
+			if waits && seat.nodes == nil {
+				r.node.Wake = j.waiter.wake // of the first one of the key
+			}
 			next := r.chargeTurn(c.policy, c.word, from, c.now)
-			rec := j.records[i]
+			rec := seat.rec
 			r.enter(rec, c.policy, rec.Drops(), from)
+			if seat.nodes = append(seat.nodes, &r.node); waits && j.n == 1 {
+				rec.Free(&r.node)
+			}
 			c.word = next
 			from = c.policy.bucket().full(next)
 		}
+	}
+	if waits {
+		j.waiter.sit(seat)
 	}
 }

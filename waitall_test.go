@@ -498,6 +498,9 @@ func reserveAll(maxWait time.Duration, charges ...Charge) ([]*Reservation, error
 	if err != errNotYet {
 		j.count(err)
 	}
+	if j.waiter != nil {
+		j.waiter.leave()
+	}
 	return all, err
 }
 

@@ -34,6 +34,7 @@ import "math/rand/v2"
 // been found for one of them change when another is added or removed.
 type Ends struct {
 	root, last *Node
+	waiting    struct{ first, last *Node } // the nodes with Wake
 	n          int
 	Visited    int // nodes, by all operations so far: their cost
 }
@@ -53,6 +54,10 @@ type Node struct {
 	At    int64 // when its turn begins; not written here
 	Units int   // the units of its cost that count; not written here
 
+	// Wake is of a call that waits for its turn: whoever finds that the turn may begin sooner than At sends to it. It is nil
+	// for other reservations. Set it before Append.
+	Wake chan struct{}
+
 	Ahead, Span, Least uint64
 	links
 }
@@ -62,6 +67,8 @@ type links struct {
 	priority        uint64 // random, and not above up's
 	all             step   // of the subtree
 	listed          bool
+
+	sooner, later *Node // of those that wait
 }
 
 func (r *Node) step() step { return step{r.Ahead + r.Span, r.Least} }
@@ -150,10 +157,41 @@ func (e *Ends) Append(r *Node) {
 	e.last = r
 	e.n++
 	e.Changed(r)
+	if r.Wake == nil {
+		return
+	}
+	if r.sooner = e.waiting.last; r.sooner == nil {
+		e.waiting.first = r
+	} else {
+		r.sooner.later = r
+	}
+	e.waiting.last = r
+}
+
+// Waiting is the first one that waits, or nil.
+func (e *Ends) Waiting() *Node { return e.waiting.first }
+
+// Leave ends the waiting of r, which is listed.
+func (e *Ends) Leave(r *Node) {
+	if r.Wake == nil {
+		return
+	}
+	if r.sooner == nil {
+		e.waiting.first = r.later
+	} else {
+		r.sooner.later = r.later
+	}
+	if r.later == nil {
+		e.waiting.last = r.sooner
+	} else {
+		r.later.sooner = r.sooner
+	}
+	r.Wake, r.sooner, r.later = nil, nil, nil
 }
 
 // Remove takes r out, and its charge stays ahead of the next reservation.
 func (e *Ends) Remove(r *Node) {
+	e.Leave(r)
 	if next := e.after(r); next != nil {
 		before := e.Before(r)
 		next.Ahead += r.step().from(before) - before
@@ -217,6 +255,7 @@ func (r *Node) unlist() { r.Ahead, r.Span, r.Least, r.links = 0, 0, 0, links{} }
 func (e *Ends) Clear() {
 	e.root.unlistAll()
 	e.root, e.last, e.n = nil, nil, 0
+	e.waiting.first, e.waiting.last = nil, nil
 }
 
 func (r *Node) unlistAll() {

@@ -22,7 +22,19 @@ func endsByHand(all []*Node) []uint64 {
 func checkEnds(t *testing.T, e *Ends, all []*Node) {
 	t.Helper()
 	want := endsByHand(all)
-	var got []*Node
+	var got, waiting, queue []*Node
+	for _, r := range all {
+		if r.Wake != nil {
+			waiting = append(waiting, r)
+		}
+	}
+	for r := e.Waiting(); r != nil; r = r.later {
+		queue = append(queue, r)
+	}
+	require.Equal(t, len(waiting), len(queue))
+	for i, r := range waiting {
+		require.Same(t, r, queue[i])
+	}
 	e.Each(func(r *Node) { got = append(got, r) })
 	require.Equal(t, len(all), e.Len())
 	require.Len(t, got, len(all))
@@ -63,11 +75,17 @@ func TestEnds_AreThoseOfTheDefinition(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					r.Least = e.Final() + rng.Uint64N(20)
 				}
+				if rng.IntN(2) == 0 {
+					r.Wake = make(chan struct{})
+				}
 				e.Append(r)
 				all = append(all, r)
 			case rng.IntN(2) == 0:
 				all[i].Span, all[i].Least = rng.Uint64N(all[i].Span+1), rng.Uint64N(all[i].Least+1)
 				e.Changed(all[i])
+			case rng.IntN(2) == 0:
+				e.Leave(all[i])
+				require.Nil(t, all[i].Wake)
 			default:
 				before := endsByHand(all)
 				e.Remove(all[i])

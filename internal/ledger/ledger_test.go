@@ -22,6 +22,8 @@ type plain struct {
 func (p *plain) Tick(now int64) uint64  { return uint64(now / p.ns) }
 func (p *plain) Ticks(units int) uint64 { return uint64(units) }
 
+func (p *plain) Turn(end uint64, units int) uint64 { return (end - uint64(units)) * uint64(p.ns) }
+
 func (p *plain) Carry(from Policy) (kept, same bool) {
 	old := from.(*plain)
 	return !old.alone, old.ns == p.ns
@@ -120,6 +122,68 @@ func TestAdopt_EndsStayAtTheirTimes(t *testing.T) {
 	rec.Adopt(to, 0)
 	require.Zero(t, rec.Len(), "nothing that it means anything under")
 	rec.Release()
+}
+
+// TestTell_WakesTheFirstThatWaits, if its turn moves up: of those that wait, the ends follow the ends before them, or
+// are held for a later turn until it moves up, too.
+func TestTell_WakesTheFirstThatWaits(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 1}
+	rec, first := reserve(lg, p, 0, 4)
+	require.True(t, rec.Lock())
+	defer rec.Release()
+	wait := func(at int64, free bool) *ends.Node {
+		r := &ends.Node{At: at, Units: 2, Wake: make(chan struct{}, 1)}
+		if rec.Enter(r, p, rec.Drops(), rec.Full()); free {
+			rec.Free(r)
+		}
+		return r
+	}
+	free, held := wait(4, true), wait(7, false)
+	require.Equal(t, uint64(9), rec.Full())
+	rec.Tell()
+	require.Empty(t, free.Wake)
+	require.Equal(t, uint64(1), rec.Turn(free)-rec.Turn(first)-3)
+	require.False(t, rec.Hold(free), "nothing holds it")
+
+	rec.Shrink(first, 3, 0)
+	rec.Tell()
+	rec.Tell()
+	require.Len(t, free.Wake, 1)
+	require.Empty(t, held.Wake, "it is not the first")
+	require.Equal(t, uint64(3), rec.Turn(free))
+	require.Equal(t, uint64(5), rec.Turn(held))
+	require.Equal(t, uint64(9), rec.Full(), "held")
+	free.At = 3
+	rec.Begin(free)
+	require.Equal(t, uint64(5), free.Least)
+	rec.Tell()
+	require.Len(t, held.Wake, 1)
+	held.At = 5
+	require.True(t, rec.Hold(held))
+	require.Equal(t, uint64(7), rec.Full())
+	require.Nil(t, free.Wake)
+	rec.Remove(held)
+	rec.Tell()
+	var none *Record
+	none.Tell()
+}
+
+// TestAdopt_WhatIsFreeStaysFree: its end follows the ends before it under the other policy, too.
+func TestAdopt_WhatIsFreeStaysFree(t *testing.T) {
+	lg, p := New(1, 64).At(0), &plain{ns: 10}
+	rec, first := reserve(lg, p, 0, 4)
+	require.True(t, rec.Lock())
+	defer rec.Release()
+	r := &ends.Node{At: 40, Units: 2, Wake: make(chan struct{}, 1)}
+	rec.Enter(r, p, rec.Drops(), rec.Full())
+	rec.Free(r)
+	to := &plain{ns: 5}
+	rec.Adopt(to, 0)
+	require.Equal(t, uint64(12), rec.Full())
+	require.Zero(t, r.Least)
+	require.Equal(t, uint64(50), rec.Turn(r), "2 units of 5 ns before its end, 60")
+	rec.Shrink(first, 0, 0)
+	require.Equal(t, uint64(8), rec.Full())
 }
 
 // TestGuard_KeepsRecordsFromBeingMade: a key without one gets none until Unguard.
