@@ -97,6 +97,11 @@ type Policy struct {
 	// Key. It is not for a Remote. Whoever can choose the limit is not limited. nil means
 	// that no call brings one. The demands on KeyFunc hold here, too.
 	Limit func(context.Context, Call) (sluice.Limit, error)
+
+	// Settle returns the final cost of a call in this policy, in place of Config.Settle: 0 gives a login that succeeded back
+	// to the policy of failed logins, and stays charged to those without. It is asked only about calls that the policy
+	// has charged. It is for PerCall, and not for a Limiter of sluice.InFlight. nil leaves it to Config.Settle.
+	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
 }
 
 // Config describes the limits of a server. The zero value of every field but Policies is a
@@ -120,7 +125,7 @@ type Config struct {
 	// OnKeyError decides on calls that have no key.
 	OnKeyError KeyErrorAction
 
-	// Settle returns the final cost of a call, in each of the policies that it was charged to
+	// Settle returns the final cost of a call, in each of the policies without a Settle of their own that it was charged to
 	// when it began, once its handler is done: 0 for a call that should not count, such as a login
 	// that succeeded. A negative cost leaves the charge as it is. nil means that costs are
 	// final, and adds nothing to a call; else each charge takes a reservation of some 200 bytes.
@@ -229,6 +234,8 @@ func (c *Config) validate() error {
 		switch {
 		case p.Per > PerSent:
 			return configErrorf(field, "%d is nothing to count; want PerCall, PerReceived or PerSent", p.Per)
+		case p.Per != PerCall && p.Settle != nil:
+			return configErrorf(fmt.Sprintf("Config.Policies[%d].Settle", i), "is set for messages, whose charges are final; want nil, or PerCall")
 		case p.Per != PerCall && p.Limiter != nil && p.Limiter.Config().Algorithm == sluice.InFlight:
 			return configErrorf(field, "%d with a Limiter of in-flight, and messages do not run; want PerCall", p.Per)
 		}

@@ -38,6 +38,7 @@ type request struct {
 type judged struct {
 	list    []policy
 	settles bool // charges take reservations, since they may be given back
+	asks    bool // some Settle for the final cost
 	ends    bool // there is something to do about a call that has ended
 }
 
@@ -63,7 +64,8 @@ func New(c Config) (*Judge, error) {
 				d.list = append(d.list, p)
 			}
 		}
-		d.ends = slices.Contains(per, PerCall) && (c.Settle != nil || j.holds != nil)
+		d.asks = slices.Contains(per, PerCall) && (c.Settle != nil || policies.AnySettles(d.list))
+		d.ends = d.asks || slices.Contains(per, PerCall) && j.holds != nil
 		d.settles = d.ends || policies.AnyFar(d.list)
 		return d
 	}
@@ -85,6 +87,9 @@ func newPolicies(c *Config) ([]policy, error) {
 		}
 		if p.Limit != nil {
 			q.Limit = func(r *request) (sluice.Limit, error) { return p.Limit(r.ctx, r.call) }
+		}
+		if p.Settle != nil {
+			q.Settle = func(r *request, code int) int { return p.Settle(r.ctx, r.call, codes.Code(code)) }
 		}
 	}
 	if field, reason := policies.Check(list, "calls"); reason != "" {
@@ -171,7 +176,7 @@ func (j *Judge) judgeWhole(m *judgement, by *judged, lacks policies.Lacking, d *
 		m.Lease(m.held)
 		j.holds.Keep(m.held)
 	}
-	if !by.ends || j.config.Settle == nil { // no Remote can deny it any more
+	if !by.asks { // no Remote can deny it any more
 		m.Settle(m.request.ctx, policies.AsCharged)
 	}
 	j.tell(m, d)
@@ -249,7 +254,7 @@ func (v *Verdict) Err() error {
 	return &DeniedError{Decision: v.Decision, begun: v.call.Per != PerCall}
 }
 
-// Settle asks Config.Settle for the final cost of the call, given the code of its status, and
+// Settle asks Config.Settle, and that of each policy, for the final cost of the call, given the code of its status, and
 // charges or gives back the difference. It gives back the units of InFlight policies. Only the first call
 // does anything, and none for calls that were denied or skipped, or for messages.
 func (v *Verdict) Settle(code codes.Code) {
@@ -273,7 +278,12 @@ func (j *Judge) settle(m *judgement, by *judged, code codes.Code) {
 		m.held.End()
 	}
 	m.Release()
-	if by.ends && j.config.Settle != nil {
-		m.Settle(m.request.ctx, j.config.Settle(m.request.ctx, m.request.call, code))
+	if !by.asks {
+		return
 	}
+	final := policies.AsCharged
+	if j.config.Settle != nil {
+		final = j.config.Settle(m.request.ctx, m.request.call, code)
+	}
+	m.SettleEach(m.request.ctx, &m.request, int(code), final)
 }

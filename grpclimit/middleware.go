@@ -18,7 +18,7 @@ import (
 type Limiter struct{ judge *Judge }
 
 // NewLimiter returns a Limiter. The error is a *ConfigError. Of a call Limit knows only when it
-// begins: Config.Settle must be nil, all policies PerCall, and no Limiter of sluice.InFlight, since nothing
+// begins: Config.Settle and those of the policies must be nil, all policies PerCall, and no Limiter of sluice.InFlight, since nothing
 // would give its units back.
 func NewLimiter(c Config) (*Limiter, error) {
 	j, err := New(c)
@@ -31,6 +31,9 @@ func NewLimiter(c Config) (*Limiter, error) {
 		return nil, configErrorf("Config.Policies", "some are per message, of which a Limiter does not hear; want PerCall only, or the interceptors of New")
 	}
 	for i, p := range c.Policies {
+		if p.Settle != nil {
+			return nil, configErrorf(fmt.Sprintf("Config.Policies[%d].Settle", i), "is set for a Limiter, which does not hear how calls end; want nil, or the interceptors of New")
+		}
 		if p.Remote == nil && p.Limiter.Config().Algorithm == sluice.InFlight {
 			return nil, configErrorf(fmt.Sprintf("Config.Policies[%d].Limiter", i), "is of in-flight, whose units come back when calls end, of which a Limiter does not hear; want another algorithm, or the interceptors of New")
 		}

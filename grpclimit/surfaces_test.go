@@ -33,6 +33,9 @@ func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
 		if s.Functions["Cost"] {
 			policy.Cost = func(context.Context, grpclimit.Call) int { return p.Cost() }
 		}
+		if p.Final != nil {
+			policy.Settle = func(context.Context, grpclimit.Call, codes.Code) int { return *p.Final }
+		}
 		c.Policies = append(c.Policies, policy)
 	}
 	if s.Functions["Skip"] {

@@ -55,6 +55,11 @@ type Policy struct {
 	// that no request brings one. The demands on KeyFunc hold here, too.
 	Limit func(*http.Request) (sluice.Limit, error)
 
+	// Settle returns the final cost of a request in this policy, in place of Config.Settle: 0 gives a login that succeeded
+	// back to the policy of failed logins, and stays charged to those without. It is asked only about requests that the
+	// policy has charged. It is not for a Limiter of sluice.InFlight. nil leaves it to Config.Settle.
+	Settle func(r *http.Request, status int) (cost int)
+
 	// Unit is the quota unit (qu) in RateLimit-Policy, such as "content-bytes"; empty
 	// means "requests". It has at most 64 printable ASCII characters.
 	Unit string
@@ -98,7 +103,7 @@ type Config struct {
 	// taken to mean it. Judge.Decide does not look.
 	OnCountedTwice func(*http.Request)
 
-	// Settle returns the final cost of a request, in each of the policies, once its
+	// Settle returns the final cost of a request, in each of the policies without a Settle of their own, once its
 	// handler is done: 0 for a request that should not count, such as a login that succeeded. A
 	// negative cost leaves the charge as it is. nil means that costs are final, and
 	// adds nothing to a request; else each charge takes a reservation of some 200 bytes. The request is the one that the middleware was given;

@@ -32,6 +32,7 @@ type Judge struct {
 	config   Config
 	policies []policy
 	passed   error             // errors of a Key that leave out its policy; nil for none
+	asks     bool              // some Settle for the final cost
 	settles  bool              // charges of a Limiter may be given back
 	renewer  *inflight.Renewer // of the units of InFlight policies; nil if there are none
 	fields   fields
@@ -58,7 +59,8 @@ func New(c Config) (*Judge, error) {
 	if policies.AnyHolds(j.policies) {
 		j.renewer = inflight.NewRenewer()
 	}
-	j.settles = c.Settle != nil || j.renewer != nil || policies.AnyFar(j.policies)
+	j.asks = c.Settle != nil || policies.AnySettles(j.policies)
+	j.settles = j.asks || j.renewer != nil || policies.AnyFar(j.policies)
 	j.fields = newFields(c.Headers, j.policies)
 	j.twice.hook = c.OnCountedTwice
 	return j, nil
@@ -131,7 +133,7 @@ func (h *handler) serveIn(w http.ResponseWriter, r *http.Request, s space) {
 }
 
 // concludes reports whether there is something to do about an admitted request that has ended.
-func (m *Judge) concludes() bool { return m.config.Settle != nil || m.renewer != nil }
+func (m *Judge) concludes() bool { return m.asks || m.renewer != nil }
 
 // explained returns the request for the handler.
 func (m *Judge) explained(r *http.Request, d Decision) *http.Request {
@@ -150,7 +152,7 @@ func (m *Judge) decide(j *judgement, lacks policies.Lacking, header http.Header,
 		j.Lease(&(*j.running).lease)
 		m.renewer.Keep(&(*j.running).lease)
 	}
-	if j.Settles && m.config.Settle == nil { // no Remote can deny it any more
+	if j.Settles && !m.asks { // no Remote can deny it any more
 		j.Settle(r.Context(), policies.AsCharged)
 	}
 	if m.config.Explain || !d.Allowed {
@@ -230,7 +232,7 @@ func (v *Verdict) Request() *http.Request { return v.request }
 // Answer answers a request that was denied, by Config.OnDenied or WriteProblem.
 func (v *Verdict) Answer(w http.ResponseWriter) { v.judge.answer(w, v.request, v.Decision) }
 
-// Settle asks Config.Settle for the final cost of the request, given the status of its
+// Settle asks Config.Settle, and that of each policy, for the final cost of the request, given the status of its
 // response, and charges or gives back the difference. A status of 0 says that there is
 // none because the client has gone, and counts as StatusClientGone. It gives back the units of InFlight
 // policies. Only the first call does anything, and none for requests that were denied or
@@ -301,8 +303,13 @@ func (m *Judge) conclude(j *judgement, r *http.Request, status int) {
 
 // settle asks for the final cost of the request, and charges or gives back the difference. A status of 0 is none.
 func (m *Judge) settle(j *judgement, r *http.Request, status int) {
-	if m.config.Settle == nil {
+	if !m.asks {
 		return
 	}
-	j.Settle(r.Context(), m.config.Settle(r, cmp.Or(status, StatusClientGone)))
+	status = cmp.Or(status, StatusClientGone)
+	final := policies.AsCharged
+	if m.config.Settle != nil {
+		final = m.config.Settle(r, status)
+	}
+	j.SettleEach(r.Context(), r, status, final)
 }

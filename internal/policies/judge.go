@@ -35,6 +35,7 @@ type Entry[R, P any] struct {
 	Key         string
 	Asked       *Asked // by a Remote
 	charged     bool
+	final       int                 // the cost that Settle makes final
 	reservation *sluice.Reservation // if it may be given back; nil of a Remote
 }
 

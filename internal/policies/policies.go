@@ -28,7 +28,7 @@ type RemoteDebiter interface {
 	Debit(ctx context.Context, key string, cost int) (sluice.Decision, error)
 }
 
-// A Policy is one limit for requests of type R, with the surface's own part of it, a P. Cost and Limit can be nil.
+// A Policy is one limit for requests of type R, with the surface's own part of it, a P. Cost, Limit and Settle can be nil.
 type Policy[R, P any] struct {
 	Name    string
 	Limiter *sluice.Limiter
@@ -37,6 +37,7 @@ type Policy[R, P any] struct {
 	Key     func(R) (key string, err error)
 	Cost    func(R) int
 	Limit   func(R) (sluice.Limit, error)
+	Settle  func(r R, status int) (cost int)
 	Own     P
 
 	// What Order finds out of the Limiter.
@@ -104,6 +105,8 @@ func (p *Policy[R, P]) check(requests string) (field, reason string) {
 		return "Shadow", "is set for a Limiter, which has a switch of its own; want sluice.Config.Shadow"
 	case p.Limit != nil && p.Remote != nil:
 		return "Limit", "is set for a Remote, which keeps one limit; want a Limiter, or nil"
+	case p.Settle != nil && p.Limiter != nil && p.Limiter.Config().Algorithm == sluice.InFlight:
+		return "Settle", "is set for a Limiter of in-flight, whose units come back when " + requests + " end; want none"
 	case p.Key == nil:
 		return "Key", "is nil; want a function that returns what " + requests + " are counted under"
 	}

@@ -96,27 +96,27 @@ func (j *Judgement[R, P]) takeBack(ctx context.Context) {
 		_ = e.Policy.Remote.Refund(ctx, e.Key, cost) // or it stays charged
 		e.Asked.Remaining += min(cost, e.Asked.Limit-e.Asked.Remaining)
 	}
-	j.settleNear(0)
 	for i := range j.Entries {
+		j.Entries[i].reservation.Cancel()
 		j.Entries[i].charged = false
 	}
 	j.States = nil
 }
 
 // settleFar makes the charges of the Remotes final.
-func (j *Judgement[R, P]) settleFar(ctx context.Context, final int) {
+func (j *Judgement[R, P]) settleFar(ctx context.Context) {
 	ctx, cancel := outliving(ctx)
 	defer cancel()
 	for i := range j.Entries {
 		e, cost := &j.Entries[i], j.Charges[i].Cost
-		if e.Policy.Remote == nil || !e.charged {
+		if e.Policy.Remote == nil || !e.charged || e.final < 0 {
 			continue
 		}
-		if n := min(cost-final, e.Asked.outstanding()); n > 0 {
+		if n := min(cost-e.final, e.Asked.outstanding()); n > 0 {
 			_ = e.Policy.Remote.Refund(ctx, e.Key, n) // or it stays charged
 		}
-		if final > cost {
-			e.chargeMore(ctx, final-cost)
+		if e.final > cost {
+			e.chargeMore(ctx, e.final-cost)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"slices"
 
 	"github.com/sluice-go/sluice/internal/inflight"
 )
@@ -9,19 +10,41 @@ import (
 // AsCharged is a final cost of charges that stay as they are.
 const AsCharged = -1
 
+// AnySettles reports whether a policy has a Settle of its own.
+func AnySettles[R, P any](ps []Policy[R, P]) bool {
+	return slices.ContainsFunc(ps, func(p Policy[R, P]) bool { return p.Settle != nil })
+}
+
 // Settle makes each charge cost so much finally; a negative cost leaves it as it is. Units in flight are not among the charges once
 // Lease or Release has taken them.
 func (j *Judgement[R, P]) Settle(ctx context.Context, final int) {
-	j.settleNear(final)
-	if final >= 0 && (j.ends[Far] > j.ends[Local] || j.ends[FarShadow] > j.ends[LocalShadow]) {
-		j.settleFar(ctx, final)
+	for i := range j.Entries {
+		j.Entries[i].final = final
 	}
+	j.settle(ctx)
 }
 
-// settleNear is Settle for the Limiters, so that they need not remember their charges.
-func (j *Judgement[R, P]) settleNear(final int) {
+// SettleEach is Settle for a request that ends with the status: a policy with a Settle says itself what it costs there.
+func (j *Judgement[R, P]) SettleEach(ctx context.Context, r R, status, final int) {
 	for i := range j.Entries {
-		j.Entries[i].reservation.Settle(final)
+		e := &j.Entries[i]
+		if e.final = final; e.Policy.Settle != nil && e.charged {
+			e.final = e.Policy.Settle(r, status)
+		}
+	}
+	j.settle(ctx)
+}
+
+// settle makes the final costs of the entries final.
+func (j *Judgement[R, P]) settle(ctx context.Context) {
+	far := false
+	for i := range j.Entries {
+		e := &j.Entries[i]
+		e.reservation.Settle(e.final)
+		far = far || e.Policy.Remote != nil && e.charged && e.final >= 0
+	}
+	if far {
+		j.settleFar(ctx)
 	}
 }
 

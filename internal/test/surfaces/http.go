@@ -39,6 +39,9 @@ func HTTPConfig(s *Setup) (c httplimit.Config) {
 		if p.Brings != (sluice.Limit{}) {
 			policy.Limit = func(*http.Request) (sluice.Limit, error) { return p.Brings, nil }
 		}
+		if p.Final != nil {
+			policy.Settle = func(*http.Request, int) int { return *p.Final }
+		}
 		if s.Functions["Cost"] {
 			policy.Cost = func(*http.Request) int { return p.Cost() }
 		}

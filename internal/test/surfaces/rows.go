@@ -53,6 +53,7 @@ var rows = func() (all []row) {
 		row{"remote that panics", remotePanics},
 		row{"remote in shadow", remoteShadow},
 		row{settled + "remote", remoteSettled},
+		row{settled + "by one policy", settledByOne},
 		row{"limit that calls bring", brings},
 	)
 }()
@@ -196,6 +197,37 @@ func outlasts(r *run) {
 func (r *run) through(n int) {
 	for range n {
 		ending{}.finish(r, r.hold(1))
+	}
+}
+
+// settledByOne: a call that one policy settles stays charged to the others, or costs there as all are told, with a Remote
+// and without. A call that it has not charged is not asked about.
+func settledByOne(r *run) {
+	for _, far := range []bool{false, true} {
+		for _, c := range []struct {
+			own, common int
+			wantOwn     int // of each call
+			want        int
+		}{{0, asCharged, 0, 1}, {3, asCharged, 3, 1}, {asCharged, 0, 1, 0}, {0, 2, 0, 2}} {
+			r.setup = nil
+			r.clock()
+			r.setup.Functions, r.setup.Final = map[string]bool{"Settle": c.common != asCharged}, c.common
+			all, failed := r.rate("all", plenty), r.rate("failed", plenty)
+			if failed.Final = &c.own; far {
+				failed.Remote = &Remote{p: failed}
+			}
+			r.open(all, failed)
+			r.through(4)
+			r.remains(plenty-4*c.wantOwn, failed)
+			r.remains(plenty-4*c.want, all)
+		}
+	}
+	if r.inFlight() {
+		r.setup = nil
+		r.clock()
+		atOnce := r.atOnce()
+		atOnce.Final = new(int)
+		require.ErrorContains(r, r.start(atOnce), "Settle")
 	}
 }
 

@@ -87,6 +87,9 @@ type Policy struct {
 	Remote    *Remote
 	FarShadow bool
 
+	// Final is the result of the policy's own Settle, unless it is nil.
+	Final *int
+
 	// Brings is the limit that each call brings, unless it is zero.
 	Brings sluice.Limit
 
