@@ -68,7 +68,8 @@
 // # Costs and roll-out
 //
 // Policy.Cost returns the cost of a call or message, by its request. Config.Settle gives back costs that turned
-// out not to count, by the code of the status: so a limit counts failed logins only. Policies whose
+// out not to count, by the code of the status: so a limit counts failed logins only. Policy.Settle does so for one policy, and
+// the others stay charged. Policy.CountsDenialsOf has a policy ban those whom another one throttles. Policies whose
 // limiter has sluice.Config.Shadow deny nobody, not for a key that is missing either;
 // Decision.WouldDeny names those that would have, for Config.OnDecision to tell.
 //

@@ -102,6 +102,15 @@ type Policy struct {
 	// to the policy of failed logins, and stays charged to those without. It is asked only about calls that the policy
 	// has charged. It is for PerCall, and not for a Limiter of sluice.InFlight. nil leaves it to Config.Settle.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
+
+	// CountsDenialsOf is the name of another policy, which throttles, and has this one ban: it counts calls that the other one
+	// denies, under its own Key, and not the calls that pass. While its key has no units it denies every call, and the
+	// denial that takes the last unit blocks the key for the sluice.Config.BlockFor of its Limiter: with a limit of 5 an hour
+	// and a BlockFor of a day, the fifth denial within an hour bans its key for a day, and says so. What it denies itself it
+	// does not count. Cost is then of a denial; a cost below 1 counts nothing. In shadow mode it also counts what the other
+	// policy would deny in shadow mode, which is not counted else. It cannot be of sluice.InFlight, nor have a
+	// Settle, and has the same Per. Empty means that it counts calls.
+	CountsDenialsOf string
 }
 
 // Config describes the limits of a server. The zero value of every field but Policies is a
@@ -192,8 +201,8 @@ type Decision struct {
 	// lag, twice that is in it.
 	RetryAfter time.Duration
 
-	// RemoteError is the error of a Remote that the call is denied for. If it passes, it
-	// is the first of those in shadow mode, or nil.
+	// RemoteError is the error of a Remote that the call is denied for, or that could not count its denial. If it
+	// passes, it is the first of those in shadow mode, or nil.
 	RemoteError error
 
 	// KeyError is the error of a Key that the call is denied for. If it is not, it is the first
@@ -238,6 +247,13 @@ func (c *Config) validate() error {
 			return configErrorf(fmt.Sprintf("Config.Policies[%d].Settle", i), "is set for messages, whose charges are final; want nil, or PerCall")
 		case p.Per != PerCall && p.Limiter != nil && p.Limiter.Config().Algorithm == sluice.InFlight:
 			return configErrorf(field, "%d with a Limiter of in-flight, and messages do not run; want PerCall", p.Per)
+		}
+	}
+	for i, p := range c.Policies {
+		for _, of := range c.Policies {
+			if of.Name == p.CountsDenialsOf && of.Per != p.Per {
+				return configErrorf(fmt.Sprintf("Config.Policies[%d].CountsDenialsOf", i), "%q counts by another Per, and is judged at another time; want the same Per", of.Name)
+			}
 		}
 	}
 	if c.OnKeyError > KeyErrorSkip {

@@ -24,6 +24,8 @@ func requireConfigError(t *testing.T, err error, field, reason string) {
 	assert.Equal(t, "grpclimit: "+e.Field+": "+e.Reason, err.Error())
 }
 
+func free(context.Context, grpclimit.Call, codes.Code) int { return 0 }
+
 func TestNew_ConfigErrors(t *testing.T) {
 	lim := gcra(t, sluice.PerSecond(1), nil)
 	good := grpclimit.Policy{Name: "p", Limiter: lim, Key: oneKey}
@@ -45,6 +47,9 @@ func TestNew_ConfigErrors(t *testing.T) {
 		{with(func(p *grpclimit.Policy) { p.Limiter = nil }), "Config.Policies[1].Limiter", "is nil"},
 		{with(func(p *grpclimit.Policy) { p.Key = nil }), "Config.Policies[1].Key", "is nil"},
 		{with(func(p *grpclimit.Policy) { p.Per = 3 }), "Config.Policies[1].Per", "3 is nothing to count"},
+		{with(func(p *grpclimit.Policy) { p.Per, p.Settle = grpclimit.PerSent, free }), "Config.Policies[1].Settle", "want nil, or PerCall"},
+		{with(func(p *grpclimit.Policy) { p.CountsDenialsOf = "last" }), "Config.Policies[1].CountsDenialsOf", `"last" is the name of no policy; want one of ["first"]`},
+		{with(func(p *grpclimit.Policy) { p.Per, p.CountsDenialsOf = grpclimit.PerReceived, "first" }), "Config.Policies[1].CountsDenialsOf", "want the same Per"},
 		{grpclimit.Config{Policies: []grpclimit.Policy{good}, OnKeyError: 2}, "Config.OnKeyError", "2 is not an action"},
 	} {
 		_, err := grpclimit.New(tt.c)
@@ -89,9 +94,12 @@ func TestNewClient_ConfigErrors(t *testing.T) {
 
 func TestNewLimiter_ConfigErrors(t *testing.T) {
 	c := onePolicy(t, sluice.PerSecond(1), nil)
-	c.Settle = func(context.Context, grpclimit.Call, codes.Code) int { return 0 }
+	c.Settle = free
 	_, err := grpclimit.NewLimiter(c)
 	requireConfigError(t, err, "Config.Settle", "does not hear")
+	c.Settle, c.Policies[0].Settle = nil, free
+	_, err = grpclimit.NewLimiter(c)
+	requireConfigError(t, err, "Config.Policies[0].Settle", "does not hear")
 	for _, per := range []grpclimit.Per{grpclimit.PerReceived, grpclimit.PerSent} {
 		c = onePolicy(t, sluice.PerSecond(1), nil)
 		c.Policies[0].Per = per

@@ -77,7 +77,7 @@ func New(c Config) (*Judge, error) {
 func newPolicies(c *Config) ([]policy, error) {
 	list := make([]policy, len(c.Policies))
 	for i, p := range c.Policies {
-		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, Own: p.Per}
+		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, CountsDenialsOf: p.CountsDenialsOf, Own: p.Per}
 		q := &list[i]
 		if p.Key != nil {
 			q.Key = func(r *request) (string, error) { return p.Key(r.ctx, r.call) }

@@ -20,7 +20,7 @@ import (
 // surfaceConfig is a Setup for a server.
 func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
 	for _, p := range s.Policies {
-		policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, Key: func(context.Context, grpclimit.Call) (string, error) { return p.Key() }}
+		policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, CountsDenialsOf: p.CountsDenialsOf, Key: func(context.Context, grpclimit.Call) (string, error) { return p.Key() }}
 		if p.Remote != nil {
 			policy.Limiter, policy.Remote = nil, p.Remote
 		}
@@ -306,6 +306,7 @@ func cannotByClient(more map[string]string) map[string]string {
 		"panics in Limit":             "there is none",
 		"remote":                      "a Client waits for Limiters of its own",
 		"limit that calls bring":      "a Client knows its limit",
+		"denials of another policy":   "a Client has one limit",
 		"denied by the second policy": "a Client has one limit",
 		"shadow whose Key fails":      "a call without a key is not sent",
 	})

@@ -83,6 +83,12 @@
 // SetLimit and Key.SetLimit change are told from then on. Of a blocked key, r is 0, and t and
 // Retry-After last until the block ends.
 //
+// # Failed logins, and bans
+//
+// With Config.Settle a limit counts failed logins only. Policy.Settle does so for one policy: a login that succeeds is given back
+// to the policy of failed logins, and stays charged to the policy of addresses. Policy.CountsDenialsOf has a policy ban
+// those whom another one throttles: it counts that one's denials, and denies all once there are too many.
+//
 // # Requests that run at once
 //
 // A Policy with a Limiter of [sluice.InFlight] limits requests that run at once: sluice.PerSecond(10) is ten, and so is any other

@@ -85,6 +85,44 @@ func ExampleConfig_settle() {
 	// letmein 429
 }
 
+// Failed logins are limited by user, and all logins by address. Who is denied three times is banned for a day.
+func ExamplePolicy_throttleThenBan() {
+	failed := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(2)}))
+	all := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(100)}))
+	jail := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerHour(3), BlockFor: 24 * time.Hour}))
+	limit := sluice.Must(httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "failed logins", Limiter: failed, Key: httplimit.ByBasicAuthUser(), Settle: func(_ *http.Request, status int) int {
+				if status == http.StatusUnauthorized {
+					return 1
+				}
+				return 0
+			}},
+			{Name: "logins", Limiter: all, Key: sluice.Must(httplimit.ByRemoteIP(httplimit.IPConfig{}))},
+			{Name: "jail", Limiter: jail, Key: httplimit.ByBasicAuthUser(), CountsDenialsOf: "failed logins"},
+		},
+		OnDecision: func(_ *http.Request, d httplimit.Decision) {
+			if !d.Allowed {
+				fmt.Println(d.Violated)
+			}
+		},
+	}))
+	login := limit.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	for _, password := range []string{"secret", "secret", "123456", "qwerty", "letmein", "monkey", "dragon"} {
+		asUser(login, "ann", password)
+	}
+	fmt.Println(all.Key("192.0.2.1").Peek(0).Remaining, "logins left for the address")
+	// Output:
+	// [failed logins]
+	// [failed logins]
+	// [failed logins jail]
+	// 96 logins left for the address
+}
+
 // A page instead of the problem document, and a line in the log.
 func ExampleConfig_onDenied() {
 	limit, err := httplimit.New(httplimit.Config{

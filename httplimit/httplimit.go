@@ -60,6 +60,15 @@ type Policy struct {
 	// policy has charged. It is not for a Limiter of sluice.InFlight. nil leaves it to Config.Settle.
 	Settle func(r *http.Request, status int) (cost int)
 
+	// CountsDenialsOf is the name of another policy, which throttles, and has this one ban: it counts requests that the other one
+	// denies, under its own Key, and not the requests that pass. While its key has no units it denies every request, and the
+	// denial that takes the last unit blocks the key for the sluice.Config.BlockFor of its Limiter: with a limit of 5 an hour
+	// and a BlockFor of a day, the fifth denial within an hour bans its key for a day, and says so. What it denies itself it
+	// does not count. Cost is then of a denial; a cost below 1 counts nothing. In shadow mode it also counts what the other
+	// policy would deny in shadow mode, which is not counted else. It cannot be of sluice.InFlight, nor have a
+	// Settle. Empty means that it counts requests.
+	CountsDenialsOf string
+
 	// Unit is the quota unit (qu) in RateLimit-Policy, such as "content-bytes"; empty
 	// means "requests". It has at most 64 printable ASCII characters.
 	Unit string
@@ -189,8 +198,8 @@ type Decision struct {
 	// sluice.CoarseClock has, by which it can lag, twice that is in it.
 	RetryAfter time.Duration
 
-	// RemoteError is the error of a Remote that the request is denied for. If it passes, it
-	// is the first of those in shadow mode, or nil.
+	// RemoteError is the error of a Remote that the request is denied for, or that could not count its denial. If it
+	// passes, it is the first of those in shadow mode, or nil.
 	RemoteError error
 
 	// KeyError is the error of a Key that the request is denied for. If it is not, it is

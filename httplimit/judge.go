@@ -31,7 +31,7 @@ type own struct {
 func newPolicies(ps []Policy) ([]policy, error) {
 	list := make([]policy, len(ps))
 	for i, p := range ps {
-		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, Key: p.Key, Cost: p.Cost, Limit: p.Limit, Settle: p.Settle, Own: own{unit: p.Unit}}
+		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, Key: p.Key, Cost: p.Cost, Limit: p.Limit, Settle: p.Settle, CountsDenialsOf: p.CountsDenialsOf, Own: own{unit: p.Unit}}
 	}
 	if field, reason := policies.Check(list, "requests"); reason != "" {
 		return nil, &ConfigError{"Config." + field, reason}

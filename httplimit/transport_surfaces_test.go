@@ -55,6 +55,7 @@ func cannotByTransport(more map[string]string) map[string]string {
 		"panics in OnDecision":        "there is none",
 		"remote":                      "a Transport waits for Limiters of its own",
 		"limit that calls bring":      "a Transport knows its limit",
+		"denials of another policy":   "nobody bans itself",
 		"panics in OnDenied":          "there is none",
 		"streaming after the handler": "of a response that streams, RoundTrip returns while it does: see \"streaming in the handler\"",
 	}

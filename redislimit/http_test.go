@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +20,44 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
 )
+
+// TestHTTP_BansByDenials: replicas throttle each by itself, and count denials together. The third one bans the client everywhere.
+func TestHTTP_BansByDenials(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *server) {
+		jail := newLimiter(t, s.client, Config{Limit: sluice.PerHour(3), BlockFor: 24 * time.Hour})
+		var replicas [2]http.Handler
+		for i := range replicas {
+			limit, err := httplimit.New(httplimit.Config{Policies: []httplimit.Policy{
+				{Name: "throttle", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.Per(2, 1000*24*time.Hour)})), Key: byPath},
+				{Name: "jail", Remote: jail, Key: byPath, CountsDenialsOf: "throttle"},
+			}})
+			require.NoError(t, err)
+			replicas[i] = limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		}
+		get := func(replica int) (status int, violated string) {
+			w := httptest.NewRecorder()
+			replicas[replica].ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/k", nil))
+			return w.Code, w.Body.String()
+		}
+		for range 2 {
+			status, _ := get(0)
+			require.Equal(t, http.StatusOK, status)
+		}
+		for i := range 3 {
+			status, violated := get(0)
+			require.Equal(t, http.StatusTooManyRequests, status)
+			require.Contains(t, violated, "throttle")
+			require.Equal(t, i == 2, strings.Contains(violated, "jail"), violated)
+		}
+		status, violated := get(1)
+		require.Equal(t, http.StatusTooManyRequests, status, "whose throttle has two")
+		require.Contains(t, violated, "jail")
+		require.NotContains(t, violated, "throttle")
+		d, err := jail.Peek(context.Background(), "/k", 0)
+		require.NoError(t, err)
+		require.Greater(t, d.RetryAfter, 23*time.Hour)
+	})
+}
 
 // Two replicas with httplimit share limits in Redis: clients together get exactly what they
 // allow, and what one limit denies, or Settle gives back, does not count in the others.

@@ -27,6 +27,7 @@ type Judgement[R, P any] struct {
 	Settles bool              // charges take reservations, since they may be given back
 	ends    [kinds]int32      // where the entries of each kind end; small, as all of it is copied
 	keyless bool              // the request is denied for the error of a Key
+	counts  bool              // some policies count denials of others
 }
 
 // An Entry is a policy that judges a request.
@@ -35,6 +36,7 @@ type Entry[R, P any] struct {
 	Key         string
 	Asked       *Asked // by a Remote
 	charged     bool
+	onDenial    int                 // what a policy that counts denials is charged for one
 	final       int                 // the cost that Settle makes final
 	reservation *sluice.Reservation // if it may be given back; nil of a Remote
 }
@@ -81,7 +83,7 @@ func (j *Judgement[R, P]) Of(k Kind) ([]Entry[R, P], []sluice.Charge) {
 // matches passed is left out; a nil passed leaves out none. The compiler keeps the space of j on the caller's stack as long as Collect
 // stores nothing in j but slices of that space. So Lacking, which goes on to the hooks, is no part of j.
 func (j *Judgement[R, P]) Collect(ps []Policy[R, P], r R, passed error) (lacks Lacking) {
-	j.ends, j.keyless = [kinds]int32{}, false
+	j.ends, j.keyless, j.counts = [kinds]int32{}, false, false
 	if n := len(ps); min(cap(j.Entries), cap(j.Charges), cap(j.States)) < n {
 		j.Entries, j.Charges, j.States = make([]Entry[R, P], n), make([]sluice.Charge, n), make([]sluice.Decision, n)
 	}
@@ -109,6 +111,9 @@ func (j *Judgement[R, P]) Collect(ps []Policy[R, P], r R, passed error) (lacks L
 			cost = p.Cost(r)
 		}
 		j.Entries[n] = Entry[R, P]{Policy: p, Key: key}
+		if p.CountsDenialsOf != "" { // and is only looked at
+			j.counts, j.Entries[n].onDenial, cost = true, cost, 0
+		}
 		j.Charges[n] = sluice.Charge{Key: k, Cost: cost}
 		n++
 		j.ends[p.Kind] = int32(n)
@@ -134,7 +139,9 @@ func (j *Judgement[R, P]) Judge(ctx context.Context, lacks Lacking) Decision {
 		if j.Settles {
 			d.RetryAfter = j.retryAfter()
 		}
-		d.RetryAfter = lag.Later(d.RetryAfter, j.lag())
+		if d.RetryAfter = lag.Later(d.RetryAfter, j.lag()); j.counts {
+			d = j.countDenials(ctx, d)
+		}
 		return d
 	}
 	d.Outcome, d.WouldDeny = Admitted, lacks.wouldDeny
@@ -149,6 +156,9 @@ func (j *Judgement[R, P]) Judge(ctx context.Context, lacks Lacking) Decision {
 func (j *Judgement[R, P]) judgeFurther(ctx context.Context, d Decision) Decision {
 	if j.ends[Far] > j.ends[Local] {
 		if j.askFar(ctx, &d); d.Outcome != Admitted {
+			if j.counts && d.Outcome == Denied {
+				d = j.countDenials(ctx, d)
+			}
 			return d
 		}
 	}
@@ -158,6 +168,9 @@ func (j *Judgement[R, P]) judgeFurther(ctx context.Context, d Decision) Decision
 	}
 	if j.ends[FarShadow] > j.ends[LocalShadow] {
 		j.askShadows(ctx, &d)
+	}
+	if j.counts && len(d.WouldDeny) > 0 {
+		d = j.countDenials(ctx, d)
 	}
 	return d
 }

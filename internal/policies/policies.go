@@ -40,6 +40,10 @@ type Policy[R, P any] struct {
 	Settle  func(r R, status int) (cost int)
 	Own     P
 
+	// CountsDenialsOf is the name of another policy: this one is charged for its denials only, and empty if it is charged for
+	// requests.
+	CountsDenialsOf string
+
 	// What Order finds out of the Limiter.
 	Kind  Kind
 	Holds bool          // it is of InFlight
@@ -83,6 +87,11 @@ func Check[R, P any](ps []Policy[R, P], requests string) (field, reason string) 
 			return fmt.Sprintf("Policies[%d].%s", i, field), reason
 		}
 		seen[ps[i].Name] = i
+	}
+	for i := range ps {
+		if reason = checkDenials(ps, i, seen); reason != "" {
+			return fmt.Sprintf("Policies[%d].CountsDenialsOf", i), reason
+		}
 	}
 	return "", ""
 }

@@ -40,6 +40,9 @@ func (j *Judgement[R, P]) settle(ctx context.Context) {
 	far := false
 	for i := range j.Entries {
 		e := &j.Entries[i]
+		if e.Policy.CountsDenialsOf != "" {
+			e.final = AsCharged
+		}
 		e.reservation.Settle(e.final)
 		far = far || e.Policy.Remote != nil && e.charged && e.final >= 0
 	}

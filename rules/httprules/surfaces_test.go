@@ -47,6 +47,7 @@ func TestSurface(t *testing.T) {
 			"settled: ":                                    "there is no Settle",
 			"remote":                                       "a Store of rules is one: see rules/countertest",
 			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
+			"denials of another policy":                    "rules count calls only: block_for bans by the first denial",
 			"panics in Settle":                             "there is none",
 			"panics in Cost":                               "there is none",
 			"panics in Limit":                              "there is none",

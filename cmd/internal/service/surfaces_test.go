@@ -54,6 +54,7 @@ func TestSurface_Check(t *testing.T) {
 			"settled: ":                                    "there are no functions",
 			"remote":                                       "a Store of rules is one: see rules/countertest",
 			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
+			"denials of another policy":                    "rules count calls only: block_for bans by the first denial",
 			"panics in ":                                   "there are no functions",
 			"algorithm token-interval":                     "rules have no such algorithm",
 			"algorithm fixed-first-charge":                 "rules have no such algorithm",

@@ -44,6 +44,7 @@ var rows = func() (all []row) {
 		row{"outlasts the lease", outlasts},
 		row{"client gone before", goneBefore},
 		row{"denied by the second policy", second},
+		row{"denials of another policy", bans},
 		row{"shadow", shadow},
 		row{"shadow in flight", shadowInFlight},
 		row{"shadow whose Key fails", shadowKeyFails},
@@ -269,6 +270,45 @@ func second(r *run) {
 	r.refuse(2)
 	r.remains(few, atOnce)
 	r.ran(3)
+}
+
+// bans: three calls that one policy denies ban the key by another one, at once, also when the first has units again. A policy that
+// does not exist is refused.
+func bans(r *run) {
+	const ban = 24 * time.Hour
+	for _, far := range []bool{false, true} {
+		for _, first := range []bool{false, true} {
+			r.setup = nil
+			r.clock()
+			throttle, bans := r.rate("throttle", 2), r.policy("bans", sluice.Config{Limit: sluice.PerHour(3), BlockFor: ban})
+			if bans.CountsDenialsOf = "throttle"; far {
+				bans.Remote = &Remote{p: bans}
+			}
+			policies := []*Policy{throttle, bans}
+			if first {
+				policies = []*Policy{bans, throttle}
+			}
+			r.open(policies...)
+			r.through(2)
+			r.remains(3, bans)
+			require.LessOrEqual(r, r.refuse(2).RetryAfter, time.Hour)
+			r.remains(1, bans)
+			require.GreaterOrEqual(r, r.refuse(1).RetryAfter, ban, "the third one says so")
+			r.clock().Advance(ban - time.Second)
+			require.LessOrEqual(r, r.refuse(1).RetryAfter, 2*time.Second, "it is not longer for calls in the meantime")
+			r.remains(2, throttle)
+			r.clock().Advance(time.Second)
+			r.through(2)
+			r.refuse(1)
+			r.remains(2, bans)
+			r.ran(4)
+		}
+	}
+	r.setup = nil
+	r.clock()
+	lost := r.rate("lost", 3)
+	lost.CountsDenialsOf = "nobody"
+	require.ErrorContains(r, r.start(r.rate("throttle", 2), lost), `"nobody" is the name of no policy; want one of ["throttle"]`)
 }
 
 // shadow: a policy in shadow mode denies nobody, and policies beside it do. It counts calls that they admit.

@@ -90,6 +90,9 @@ type Policy struct {
 	// Final is the result of the policy's own Settle, unless it is nil.
 	Final *int
 
+	// CountsDenialsOf is the name of another policy, or empty.
+	CountsDenialsOf string
+
 	// Brings is the limit that each call brings, unless it is zero.
 	Brings sluice.Limit
 
