@@ -329,3 +329,30 @@ func TestSettle_NotOfADenialWhoseHookPanics(t *testing.T) {
 	require.Panics(t, call)
 	require.Equal(t, []int{200}, told)
 }
+
+// TestSettle_OfAPolicy is asked what a request costs there, once, if it has charged the request; Config.Settle is asked about
+// the others.
+func TestSettle_OfAPolicy(t *testing.T) {
+	clock := sluice.NewManualClock(time.Now())
+	failed := newLimiter(t, sluice.Config{Limit: sluice.PerHour(10), Clock: clock})
+	all := newLimiter(t, sluice.Config{Limit: sluice.PerHour(10), Clock: clock})
+	tried := newLimiter(t, sluice.Config{Limit: sluice.PerHour(1), Clock: clock, Shadow: true})
+	asked := map[string][]int{}
+	settle := func(name string, cost int) func(*http.Request, int) int {
+		return func(_ *http.Request, status int) int { asked[name] = append(asked[name], status); return cost }
+	}
+	handler := wrap(t, httplimit.Config{
+		Policies: []httplimit.Policy{
+			{Name: "failed", Limiter: failed, Key: oneKey, Settle: settle("failed", 0)},
+			{Name: "tried", Limiter: tried, Key: oneKey, Settle: settle("tried", -1)},
+			{Name: "all", Limiter: all, Key: oneKey},
+		},
+		Settle: settle("rest", 2),
+	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }))
+	for range 3 {
+		get(handler)
+	}
+	assert.Equal(t, map[string][]int{"failed": {202, 202, 202}, "tried": {202}, "rest": {202, 202, 202}}, asked)
+	assert.Equal(t, 10, failed.Key("k").Peek(0).Remaining)
+	assert.Equal(t, 4, all.Key("k").Peek(0).Remaining)
+}
