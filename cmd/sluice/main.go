@@ -32,7 +32,7 @@ them. The service for Envoy and other proxies is sluiced.`,
   sluice replay access.log --limit 60/m
   sluice recommend access.log
   sluice check rules/`,
-		Commands: []*cobra.Command{newReplay(), newRecommend(), newCompare(), cli.NewCheck("sluice", nil)},
+		Commands: []*cobra.Command{newReplay(), newRecommend(), newCompare(), newCheck()},
 
 		Sibling: "sluiced", SiblingCommands: []string{"serve", "ask"},
 	}

@@ -64,6 +64,7 @@ is repeatable: a request can have several. A client in IPv6 is a network;
 
 --against compares the rules with others that would take their place: whose
 requests they would deny that pass now, and let pass that are denied now.
+Without --rules it compares them with the log: with the answers of status 429.
 
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back. Malformed lines are counted and reported, but fatal only if
@@ -78,6 +79,7 @@ const replayExample = `  sluice replay
   sluice replay access.log --limit 10/m --key client,path-class
   sluice replay access.log --rules rules/
   sluice replay access.log --rules old.yaml --against new.yaml
+  sluice replay access.log --against new.yaml
   sluice replay access.log --rules rules/ --descriptor 'path={path},user={user}'
   sluice replay app.jsonl --client-field client.ip --time-field timestamp`
 
@@ -88,6 +90,7 @@ type replayFlags struct {
 	rules       []string
 	files       []string
 	against     []string
+	merge       bool // the rules may name a domain in several files
 	domain      string
 	descriptors []string
 	key         keyFlag
@@ -115,7 +118,7 @@ func newReplay() *cobra.Command {
 	f.StringArrayVar(&flags.limits, "limit", nil, "`LIMIT` of each --algorithm; repeatable (default "+defaultLimit+")")
 	f.StringArrayVar(&flags.rules, "rule", nil, "`RULE`: an algorithm and its limit; repeatable")
 	f.StringArrayVar(&flags.files, "rules", nil, "`PATH` of rules in YAML, a file or a directory; repeatable")
-	f.StringArrayVar(&flags.against, "against", nil, "`PATH` of rules to compare --rules with; repeatable")
+	f.StringArrayVar(&flags.against, "against", nil, "`PATH` of rules to compare --rules with, or the log; repeatable")
 	f.StringVar(&flags.domain, "domain", "", "`DOMAIN` whose rules count (default the only one)")
 	f.StringArrayVar(&flags.descriptors, "descriptor", nil, "`ENTRIES` that describe a request to the rules; repeatable")
 	flags.key.add(cmd)
@@ -173,10 +176,19 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 		return rep
 	}
 	clear := f.follow(cmd, &logs, reported)
-	facts, readErr := readLogs(cmd.Context(), logs, cmd.ErrOrStderr(), func(rec accesslog.Record) { engine.Add(rec.Client, rec.Time, rec.Request) })
+	answers := 0 // that the log tells
+	facts, readErr := readLogs(cmd.Context(), logs, cmd.ErrOrStderr(), func(rec accesslog.Record) {
+		if rec.Request != nil && rec.Request.Status != "" {
+			answers++
+		}
+		engine.Add(rec.Client, rec.Time, rec.Request)
+	})
 	clear()
-	if facts.Counted == 0 {
+	switch {
+	case facts.Counted == 0:
 		return readErr
+	case answers == 0 && f.logged():
+		return cli.Fail(errors.New("the log has no statuses, which tell whom it denied: want a format with them, or the rules so far by replay --rules PATH --against PATH"))
 	}
 	rep := reported(facts, readErr)
 	if len(args) == 0 {
@@ -224,16 +236,21 @@ func (f *replayFlags) newEngine(clients *replay.Clients, errs io.Writer) (*repla
 	if err != nil {
 		return nil, err
 	}
-	if len(f.files) > 0 && f.key.text != defaultKey {
+	if len(f.files)+len(f.against) > 0 && f.key.text != defaultKey {
 		return nil, errors.New("--key says what limits count by, and --rules say it themselves: want one of the two, or --descriptor")
 	}
 	engine, err := replay.New(list, clients)
 	if err != nil {
 		return nil, err
 	}
-	if len(f.files) == 0 {
-		if f.domain != "" || len(f.descriptors)+len(f.against) > 0 {
-			return nil, errors.New("--domain, --descriptor and --against say how to use --rules: want --rules PATH")
+	switch {
+	case f.logged():
+		engine.AddLogged()
+		engine.Compare(len(list), len(list)+1)
+		return engine, f.addRules(engine, f.against, true, errs)
+	case len(f.files) == 0:
+		if f.domain != "" || len(f.descriptors) > 0 {
+			return nil, errors.New("--domain and --descriptor say how to use rules: want --rules PATH, or --against PATH")
 		}
 		return engine, nil
 	}
@@ -243,6 +260,9 @@ func (f *replayFlags) newEngine(clients *replay.Clients, errs io.Writer) (*repla
 	engine.Compare(len(list), len(list)+1)
 	return engine, f.addRules(engine, f.against, true, errs)
 }
+
+// logged reports whether rules are compared with the log.
+func (f *replayFlags) logged() bool { return len(f.files) == 0 && len(f.against) > 0 }
 
 // addRules makes files of rules another rule of the replay.
 func (f *replayFlags) addRules(engine *replay.Replay, paths []string, against bool, errs io.Writer) error {
@@ -269,7 +289,7 @@ func (f *replayFlags) readRules(paths []string, errs io.Writer) (*replay.File, e
 	if err != nil {
 		return nil, cli.Fail(err)
 	}
-	if out.Set, err = rules.Load(files, rules.Options{}); err != nil {
+	if out.Set, err = rules.Load(files, rules.Options{MergeDomains: f.merge}); err != nil {
 		fmt.Fprintln(errs, err)
 		return nil, cli.Fail(errors.New("the rules do not load; sluice check says the same"))
 	}
@@ -292,7 +312,7 @@ func (f *replayFlags) readRules(paths []string, errs io.Writer) (*replay.File, e
 // returns three that show how algorithms differ under one limit.
 func (f *replayFlags) selectRules() ([]replay.Rule, error) {
 	algorithms, limits, texts := f.algorithms, f.limits, f.rules
-	if len(algorithms)+len(limits)+len(texts)+len(f.files) == 0 {
+	if len(algorithms)+len(limits)+len(texts)+len(f.files)+len(f.against) == 0 {
 		algorithms = []string{sluice.GCRA.String(), sluice.SlidingWindow.String(), sluice.FixedWindow.String()}
 	}
 	if len(algorithms)+len(limits) > 0 {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
+	"github.com/sluice-go/sluice/cmd/internal/servetest"
 )
 
 // changed is what --against reports.
@@ -83,12 +86,81 @@ func TestReplay_AgainstItself(t *testing.T) {
 	assert.Equal(t, changed{Top: []changedClient{}, KeptOutOverTime: none, LetInOverTime: none}, *out.Changes)
 }
 
+// TestReplay_AgainstTheLog: changes that are counted by hand, of what the log has answered with 429. After, each client has 3 a
+// day. Other errors are no denials.
+func TestReplay_AgainstTheLog(t *testing.T) {
+	after := rulesFile(t, "- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 3}}\n")
+	log := answersLog(t, map[int][]int{0: {200, 200, 429, 429}, 1: {200, 200, 200, 503}, 2: {429, 200}})
+	out := replayJSON(t, nil, log, "--against", after, "--limit", "9/d")
+	require.Len(t, out.Rules, 3)
+	assert.Equal(t, []string{"log status 429", "against api"}, []string{out.Rules[1].Rule, out.Rules[2].Rule})
+	assert.EqualValues(t, 3, out.Rules[1].Denied)
+	assert.EqualValues(t, 2, out.Rules[2].Denied)
+	at := func(second int) time.Time { return time.Date(2026, 3, 2, 9, 0, second, 0, time.UTC) }
+	assert.Equal(t, []changedClient{
+		{"192.0.2.0", 4, 2, 1, 0, 1, at(2), at(2)},
+		{"192.0.2.1", 4, 0, 1, 1, 0, at(3), at(3)},
+		{"192.0.2.2", 2, 1, 0, 0, 1, at(3), at(3)}, // the clock of the log never goes back
+	}, out.Changes.Top)
+	assert.Equal(t, []int64{1, 2}, []int64{out.Changes.KeptOut, out.Changes.LetIn})
+
+	code, stdout, stderr := execute(nil, "check", "--against", log, after)
+	require.Equal(t, cli.ExitOK, code, stderr)
+	assert.Contains(t, stdout, "1 rule in 1 domain of 1 file\n\n")
+	assert.Contains(t, stdout, `
+#2 in the place of #1
+
+                                          requests  share  clients
+  kept out: allowed before, denied after         1  10.0%        1
+  let in: denied before, allowed after           2  20.0%        2
+  denied something for the first time: 1 client; nothing any more: 1 client
+`)
+}
+
+// answersLog is a log of requests of clients, with the statuses of their answers, each from 09:00:00 on.
+func answersLog(t *testing.T, answers map[int][]int) string {
+	var b strings.Builder
+	for client := range len(answers) {
+		for i, status := range answers[client] {
+			fmt.Fprintf(&b, "192.0.2.%d - - [02/Mar/2026:09:00:%02d +0000] \"GET / HTTP/1.1\" %d 1\n", client, i, status)
+		}
+	}
+	return writeFile(t, b.String())
+}
+
+// TestCheck_Against: rules of a domain in several files, or of several domains, and what it refuses.
+func TestCheck_Against(t *testing.T) {
+	log := answersLog(t, map[int][]int{0: {200, 429, 200}})
+	limit := "descriptors:\n- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	dir := servetest.Files(t, map[string]string{"a/1.yaml": "domain: a\n" + limit, "b/1.yaml": "domain: b\n", "a/2.yaml": "domain: a\n", "bad.yaml": "domain: d\nunit: x\n"})
+	for _, args := range [][]string{{"--merge", dir + "/a"}, {"--domain", "a", dir + "/a/1.yaml", dir + "/b"}, {"--descriptor", "remote_address={client}", dir + "/a/1.yaml"}} {
+		code, stdout, stderr := execute(nil, append([]string{"check", "--against", log}, args...)...)
+		require.Equal(t, cli.ExitOK, code, stderr)
+		require.Contains(t, stdout, "192.0.2.0         3         1       0  09:00:02  09:00:02\n")
+	}
+	for want, args := range map[string][]string{
+		"a service keeps no requests: want the access log of the service, or of the proxy in front of it": {"--against", "http://localhost:6070", dir + "/a/1.yaml"},
+		"--domain and --descriptor say how to use --against":                                              {"--domain", "a", dir + "/a/1.yaml"},
+		"nowhere.log": {"--against", "nowhere.log", dir + "/a/1.yaml"},
+		"1 warning":   {"--against", log, dir + "/bad.yaml"},
+		"the rules are for the domains a, b: want --domain with one of them": {"--against", log, dir + "/a/1.yaml", dir + "/b"},
+	} {
+		code, stdout, stderr := execute(nil, append([]string{"check"}, args...)...)
+		assert.NotEqual(t, cli.ExitOK, code, want)
+		assert.NotContains(t, stdout, "kept out")
+		assert.Contains(t, stderr, want)
+	}
+}
+
 func TestReplay_AgainstRefuses(t *testing.T) {
+	statusless := writeFile(t, "192.0.2.0 [02/Mar/2026:09:00:00 +0000] \"GET / HTTP/1.1\"\n")
 	rules := rulesFile(t, "- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 5}}\n")
 	for want, args := range map[string][]string{
-		"--against say how to use --rules: want --rules PATH": {"--against", rules},
-		"nowhere.yaml: no such file":                          {"--rules", rules, "--against", "nowhere.yaml"},
-		`--domain "web" has no rules: want api`:               {"--rules", rules, "--against", rules, "--domain", "web"},
+		"--domain and --descriptor say how to use rules": {"--domain", "api"},
+		"--key says what limits count by":                {"--against", rules, "--key", "path"},
+		"the log has no statuses":                        {statusless, "--against", rules, "--format", `$remote_addr [$time_local] "$request"`},
+		"nowhere.yaml: no such file":                     {"--rules", rules, "--against", "nowhere.yaml"},
+		`--domain "web" has no rules: want api`:          {"--rules", rules, "--against", rules, "--domain", "web"},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"replay"}, args...)...)
 		assert.NotEqual(t, cli.ExitOK, code)

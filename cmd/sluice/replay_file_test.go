@@ -148,7 +148,7 @@ func TestReplay_RulesFileErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"no rules":     {[]string{"--domain", "api"}, cli.ExitUsage, "--domain, --descriptor and --against say how to use --rules: want --rules PATH"},
+		"no rules":     {[]string{"--domain", "api"}, cli.ExitUsage, "--domain and --descriptor say how to use rules: want --rules PATH, or --against PATH"},
 		"two domains":  {[]string{"--rules", good, "--rules", other}, cli.ExitUsage, "the rules are for the domains api, web: want --domain with one of them"},
 		"other domain": {[]string{"--rules", good, "--rules", other, "--domain", "x"}, cli.ExitUsage, `--domain "x" has no rules: want api, or web`},
 		"no key":       {[]string{"--rules", good, "--descriptor", "a=b,=c"}, cli.ExitUsage, `descriptor "a=b,=c": want entries KEY=VALUE with commas between; {client}, {method}, {path}, {host}, {user}, {agent}, {status} stand for what a request has`},

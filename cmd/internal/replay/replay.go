@@ -85,6 +85,12 @@ func New(list []Rule, clients *Clients) (*Replay, error) {
 	return r, nil
 }
 
+// AddLogged makes what the log says of each request another rule of the replay: see Rule. It must come before the first
+// request.
+func (r *Replay) AddLogged() {
+	r.rules = append(r.rules, &ruleState{rule: Rule{Logged: true}, decisions: sha256.New()})
+}
+
 // AllowOthers has the i-th rule allow all requests of clients that are not among some. It is for who knows that the rule denies them
 // nothing.
 func (r *Replay) AllowOthers(i int, some []bool) { r.rules[i].only = some }
@@ -104,7 +110,7 @@ func (r *Replay) Add(client []byte, at int64, request *accesslog.Request) {
 }
 
 // Decide decides one request of a client at a time in nanoseconds since 1970, which
-// must not be negative. If there is a File it needs request, the values in
+// must not be negative. If there is a File, or the log's own answers count, it needs request, the values in
 // the log. It returns which rules deny it, in order; that holds until the next request.
 func (r *Replay) Decide(id int, at int64, request *accesslog.Request) (denied []bool) {
 	r.advance(at)
@@ -179,6 +185,8 @@ func (s *ruleState) deny(id int, request, now int64) {
 
 func (s *ruleState) allow(now int64, id int, clients *Clients, request *accesslog.Request) bool {
 	switch {
+	case s.rule.Logged:
+		return request.Status != deniedStatus
 	case s.file != nil:
 		return s.file.allow(clients.Name(id), request)
 	case s.only != nil && !s.only[id]:
