@@ -95,7 +95,7 @@ func TestCause_Answered(t *testing.T) {
 		outcome := func(calls int, err error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.outcome(&group{request: tier.shared.request(tier.shared.plan.Load(), "a"), deadline: now, waiters: make([]*waiter, calls)}, err, now)
+			l.outcome(&group{request: tier.shared.request(tier.shared.plan.Load(), "a"), patience: patience{began: now}, waiters: make([]*waiter, calls)}, err, now)
 		}
 		outcome(breakerCalls-1, errLate)
 		outcome(1, nil)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -106,7 +107,6 @@ type direct struct {
 	heard   *heard        // on top of TLS
 	off     bool
 	socket  socket // beneath TLS
-	cancel  func() // ends a read or a write, from any goroutine
 	dialled time.Time
 	used    time.Time // when it was last used
 
@@ -116,16 +116,63 @@ type direct struct {
 }
 
 // A heard counts the bytes that have been read from a connection. Only go-redis knows which of these bytes are
-// in its buffer, and it does not tell.
+// in its buffer, and it does not tell. It reads on after a deadline that has come late.
 type heard struct {
 	net.Conn
 	bytes int
+
+	socket   net.Conn    // beneath TLS
+	ready    func() bool // there is something to read in the socket
+	patience *patience   // of the call, or nil
+	looked   bool        // at ready, in this call
+	canceled atomic.Bool // the call's context has ended
 }
 
 func (h *heard) Read(b []byte) (int, error) {
 	n, err := h.Conn.Read(b)
+	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && h.extend() {
+		n, err = h.Conn.Read(b)
+	}
 	h.bytes += n
 	return n, err
+}
+
+// extend puts the deadline off if it has come late, or before an answer that is in the socket has been read. It reports whether to read on.
+// A cancel at the same time ends the next read: of the two that set the deadline, who is later sets it into the past.
+func (h *heard) extend() bool {
+	if h.patience == nil {
+		return false
+	}
+	now := time.Now()
+	var until time.Time
+	switch {
+	case h.patience.extend(now):
+		until = h.patience.deadline
+	case !h.looked && h.ready():
+		h.looked, until = true, now.Add(usualDelay)
+	default:
+		return false
+	}
+	_ = h.socket.SetReadDeadline(until)
+	if h.canceled.Load() {
+		_ = h.socket.SetDeadline(past)
+	}
+	return true
+}
+
+// past is a time whose deadline has come.
+var past = time.Unix(1, 0)
+
+// cancel ends a read or a write, from any goroutine.
+func (d *direct) cancel() {
+	d.heard.canceled.Store(true)
+	_ = d.socket.SetDeadline(past)
+}
+
+// await begins a call with a patience.
+func (d *direct) await(p *patience) {
+	d.heard.patience, d.heard.looked = p, false
+	_ = d.socket.SetDeadline(p.deadline)
 }
 
 var errOff = errors.New("redislimit: more than its replies, or less, has been read from the connection")
@@ -205,10 +252,10 @@ func (c *Client) dial() *direct {
 		conn.Close()
 		return nil
 	}
-	d := &direct{heard: &heard{Conn: conn}, socket: s, raw: raw, dialled: time.Now()}
+	d := &direct{heard: &heard{Conn: conn, socket: s}, socket: s, raw: raw, dialled: time.Now()}
 	d.used = d.dialled
-	d.cancel = func() { _ = s.SetDeadline(time.Unix(1, 0)) }
 	d.look = func(fd uintptr) { d.quiet = quiet(fd) }
+	d.heard.ready = func() bool { return raw.Control(d.look) == nil && !d.quiet }
 	var once atomic.Bool
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) {
 		if once.Swap(true) {

@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"math"
-	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -15,8 +14,8 @@ import (
 type group struct {
 	// Set when the group is made.
 	request
-	loan     *loan // of the key's leases, or nil
-	deadline time.Time
+	patience
+	loan *loan // of the key's leases, or nil
 
 	state   groupState
 	waiters []*waiter // none, if no caller has made the group

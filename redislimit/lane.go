@@ -16,7 +16,7 @@ import (
 //
 //	caller:  joins the group of its key and cost, or makes one          (lock)
 //	sender:  takes up to 64 groups, counts who still waits, sends       (lock to take)
-//	timer:   ends groups whose deadline has come, sent or not           (lock)
+//	timer:   ends groups whose deadline has come, sent or not, unless it fires late: see patience   (lock)
 //	sender:  gets the replies; ends groups that have not ended          (lock)
 //
 // The state of a group says how far it has come; see group.go. A late reply still goes into the
@@ -148,7 +148,7 @@ func (l *lane) joinLocked(r *request, h *loan, now time.Time, alone bool) (*grou
 
 // newGroup returns a group without callers, with the deadline of a call that comes now.
 func (l *lane) newGroup(r request, now time.Time) *group {
-	return &group{request: r, deadline: now.Add(l.core.wait), done: make(chan struct{})}
+	return &group{request: r, patience: l.core.patience(now), done: make(chan struct{})}
 }
 
 // unjoin keeps callers from joining a group that is about to be sent, or to end. The caller holds mu.
@@ -260,7 +260,7 @@ func (l *lane) outcome(g *group, err error, now time.Time) {
 	if !ok {
 		l.failure = err
 	}
-	if l.breaker.note(now, g.deadline.Add(-l.core.wait), max(len(g.waiters), 1), ok) {
+	if l.breaker.note(now, g.began, max(len(g.waiters), 1), ok) {
 		l.opened(&g.request)
 		if closed {
 			l.told = tellsWhy(l.failure) // err is nil if this call makes the failures enough
@@ -321,13 +321,22 @@ func (l *lane) expire() {
 	defer l.mu.Unlock()
 	l.armed = false
 	now, due := time.Now(), 0
+	var longer []*group
 	for due < len(l.open) && !l.open[due].deadline.After(now) {
-		if g := l.open[due]; !g.state.ended() {
+		switch g := l.open[due]; {
+		case g.state.ended():
+		case g.extend(now):
+			longer = append(longer, g)
+		default:
 			l.overdue(g, now)
 		}
 		due++
 	}
 	l.open = slices.Delete(l.open, 0, due)
+	if longer != nil {
+		l.open = append(l.open, longer...)
+		slices.SortStableFunc(l.open, func(a, b *group) int { return a.deadline.Compare(b.deadline) })
+	}
 	l.arm(now)
 	l.send()
 }

@@ -13,6 +13,7 @@ import (
 //	caller:  takes the lane's connection, and makes its group a batch   (lock)
 //	caller:  sets the socket's deadline, writes, and reads
 //	context: ends, and moves the deadline into the past
+//	caller:  whose deadline has come late, reads on: see patience
 //	caller:  ends its group; puts the connection back, or closes it     (lock)
 //
 // Callers that come meanwhile queue for the other senders. Other callers never call the client, since
@@ -79,7 +80,7 @@ func (l *lane) lead(ctx context.Context, g *group) (err error) {
 	defer func() { l.led(g, s, sound) }()
 	l.core.stats.scripts.Add(1)
 	l.core.stats.led.Add(1)
-	_ = g.direct.socket.SetDeadline(g.deadline)
+	g.direct.await(&g.patience)
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, g.direct.cancel)

@@ -74,10 +74,12 @@ func (l *lane) beat() {
 // now, such as one that had been stopped.
 func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 	l.core.stats.scripts.Add(1)
+	late, timer := l.lateAfter(sent)
 	by, err := l.core.link.prober(ctx, r.key)
 	if err == nil {
 		_, err = l.core.link.runAt(ctx, by, r, l.core.link.clock())
 	}
+	timer.Stop()
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +91,7 @@ func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 	if l.breaker.state != breakerOpen || l.closed || !answers(err) {
 		return
 	}
-	if now.Sub(sent) <= l.core.wait {
+	if now.Sub(sent) <= l.core.wait || !*late {
 		l.breaker.returns(now)
 		l.setReturning(true)
 		l.owedFrom = time.Time{}
@@ -98,6 +100,23 @@ func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 		l.breaker.until = now
 	}
 	l.beats(now)
+}
+
+// lateAfter sets a flag when the answer to a probe is late, which mu guards, by a timer that is to be stopped.
+func (l *lane) lateAfter(sent time.Time) (late *bool, timer *time.Timer) {
+	late = new(bool)
+	p := l.core.patience(sent)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	timer = time.AfterFunc(p.deadline.Sub(sent), func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		now := time.Now()
+		if *late = !p.extend(now); !*late {
+			timer.Reset(p.deadline.Sub(now))
+		}
+	})
+	return late, timer
 }
 
 // prober returns a processor for a probe: the client of the primary of a key, with our timeout, or else the client.

@@ -21,15 +21,9 @@ const (
 
 // fleetOf starts n processes.
 func (b *sharedBench) fleetOf(ctx context.Context, n int) (*subject, error) {
-	out := &subject{name: fmt.Sprintf("%d sluiced serve", n)}
-	for i := range n {
-		s, err := b.sluice(fmt.Sprint(out.name, " ", i), b.program, sharedRules, append(b.flags, "--store-prefix", fmt.Sprint("fleet", n))...)
-		if err != nil {
-			return nil, err
-		}
-		out.addresses, out.metrics, out.pids = append(out.addresses, s.addresses...), append(out.metrics, s.metrics...), append(out.pids, s.pids...)
-	}
-	return out, out.dial(ctx)
+	return b.several(ctx, fmt.Sprintf("%d sluiced serve", n), n, func(name string) (*subject, error) {
+		return b.sluice(name, b.program, sharedRules, append(b.flags, "--store-prefix", fmt.Sprint("fleet", n))...)
+	})
 }
 
 // fleet measures one process and several, and reports whether they decide as many times more as they should.

@@ -3,7 +3,7 @@
 // Command cost measures the cost of a call to `sluiced serve`, beside an empty handler of gRPC and
 // beside envoyproxy/ratelimit with a Redis: the processor time of the servers, by the same client, in
 // rounds in which all take turns; and how long a reload of its rules takes, and calls meanwhile. With --shared both
-// count in one Redis: see shared.go. Run it in the folder above.
+// count in one Redis: see shared.go. With --fleet several processes of each do: see beside.go. Run it in the folder above.
 package main
 
 import (
@@ -21,11 +21,13 @@ import (
 	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
-const usage = `usage: GOWORK=off go run ./cost [--shared] [--rounds N] [--calls N] [NAME=PROGRAM...]
+const usage = `usage: GOWORK=off go run ./cost [--shared | --fleet [--busy N]] [--rounds N] [--calls N] [NAME=PROGRAM...]
 
 Measures sluice of this tree beside an empty handler and envoyproxy/ratelimit with Redis, and says which
 budgets are kept. Each NAME=PROGRAM is another sluice to measure beside them. With --shared both count in one
-redis-server, and what that has to do is measured, too.
+redis-server, and what that has to do is measured, too. With --fleet three processes of each do, under sluice's
+default budget, and what they ask of the system is measured, too; beside them run as many busy programs as
+--busy says.
 `
 
 func main() {
@@ -35,11 +37,18 @@ func main() {
 	rounds := flag.Int("rounds", 5, "rounds, each of which measures every server once")
 	calls := flag.Int("calls", 10_000, "calls of a measurement")
 	shared := flag.Bool("shared", false, "measure both on one redis-server")
+	fleet := flag.Bool("fleet", false, "measure three processes of both on one redis-server")
+	busy := flag.Int("busy", 0, "programs beside a fleet that want all processors")
 	flag.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	flag.Parse()
 	measures := run
 	if *shared {
 		measures = runShared
+	}
+	if *fleet {
+		measures = func(ctx context.Context, rounds, calls int, others []string) (bool, error) {
+			return runBeside(ctx, rounds, calls, *busy, others)
+		}
 	}
 	ok, err := measures(context.Background(), *rounds, *calls, flag.Args())
 	if err != nil {

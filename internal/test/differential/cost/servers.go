@@ -31,6 +31,7 @@ const kindVariable = "SLUICE_COST_SERVER"
 const (
 	emptyKind    = "empty"
 	upstreamKind = "upstream"
+	busyKind     = "busy"
 )
 
 // serve is the server. It does not return.
@@ -49,6 +50,9 @@ func serve(kind string) {
 		r := runner.NewRunner(settings.NewSettings())
 		r.Run()
 		os.Exit(0)
+	case busyKind:
+		for { //nolint:revive // it wants a processor, and nothing else
+		}
 	}
 	fmt.Fprintf(os.Stderr, "%s=%s is none of the servers\n", kindVariable, kind)
 	os.Exit(2)
@@ -80,6 +84,7 @@ type subject struct {
 	name      string
 	addresses []string
 	metrics   []string // addresses of sluice's metrics
+	debug     []string // addresses of the profiles
 	pids      []int
 	conns     []*grpc.ClientConn
 }
@@ -222,10 +227,14 @@ func (b *bench) upstream(name, rules string, in store, environment ...string) (*
 	if err := os.WriteFile(filepath.Join(root, "config", "a.yaml"), []byte(rules), 0o600); err != nil {
 		return nil, err
 	}
-	return b.self(name, upstreamKind, append([]string{
+	s, err := b.self(name, upstreamKind, append([]string{
 		"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=" + in.network, "REDIS_URL=" + in.socket,
 		"USE_STATSD=false", "LOG_LEVEL=error", "HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "PORT=" + ports[0], "DEBUG_PORT=" + ports[1],
 	}, environment...)...)
+	if err == nil {
+		s.debug = []string{"127.0.0.1:" + ports[1]}
+	}
+	return s, err
 }
 
 // folder has the rules of a server.
@@ -247,7 +256,7 @@ func (b *bench) sluice(name, program, rules string, flags ...string) (*subject, 
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	b.ends = append(b.ends, process.Kill)
-	return &subject{name: name, addresses: []string{process.Addresses["grpc"]}, metrics: []string{process.Addresses["metrics"]}, pids: []int{process.PID()}}, nil
+	return &subject{name: name, addresses: []string{process.Addresses["grpc"]}, metrics: []string{process.Addresses["metrics"]}, debug: []string{process.Addresses["debug"]}, pids: []int{process.PID()}}, nil
 }
 
 // waitFor tries something until it works.

@@ -102,6 +102,17 @@ func (w *workload) requests(n int, first bool) (out []request) {
 	return out
 }
 
+// requestsOf is requests for a subject. The empty handler has no rules, so no answer of it is looked at.
+func (w *workload) requestsOf(s *subject, n int, first bool) []request {
+	list := w.requests(n, first)
+	if s.name == emptyKind {
+		for i := range list {
+			list[i].code = pb.RateLimitResponse_UNKNOWN
+		}
+	}
+	return list
+}
+
 // A turn is the cost of a decision in some calls.
 type turnCost struct {
 	service  float64 // us of processor time
@@ -111,6 +122,8 @@ type turnCost struct {
 	bytes    float64 // of the network
 	memory   float64 // bytes that Redis holds more, for a load that is fresh
 	without  float64 // decisions that Redis has not answered in time, of all
+
+	systemCalls, switches float64 // of the service: see counting
 }
 
 // A sharedBench is a bench with one Redis.
@@ -258,18 +271,13 @@ func runShared(ctx context.Context, rounds, calls int, others []string) (bool, e
 	return kept && scales, err
 }
 
-// turns measures all subjects by turns. The empty handler has no rules, so no answer of it is looked at.
+// turns measures all subjects by turns.
 func (b *sharedBench) turns(ctx context.Context, w *workload, rounds, calls int) (*sharedTable, error) {
 	t := &sharedTable{name: w.name, list: b.subjects, costs: map[*subject][]turnCost{}}
 	for round := range rounds + 1 {
 		for _, i := range rand.Perm(len(b.subjects)) {
 			s := b.subjects[i]
-			list := w.requests(calls*max(w.times, 1), round == 0)
-			if s.name == emptyKind {
-				for i := range list {
-					list[i].code = pb.RateLimitResponse_UNKNOWN
-				}
-			}
+			list := w.requestsOf(s, calls*max(w.times, 1), round == 0)
 			cost, err := b.counted(ctx, s, w, list, func(list []request) error {
 				_, err := s.measure(ctx, len(list), inFlightShared, list)
 				return err
@@ -290,6 +298,8 @@ type sharedTable struct {
 	name  string
 	list  []*subject
 	costs map[*subject][]turnCost
+
+	goroutines map[*subject]float64 // how many begin to run for a decision, if that was counted
 }
 
 // median is the median of a subject's turns.

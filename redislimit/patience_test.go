@@ -1,0 +1,194 @@
+package redislimit
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+// TestPatience: a deadline moves by as much as its timer is late, by a budget in all, and not at all if the timer is as late as timers are.
+func TestPatience(t *testing.T) {
+	begin := time.Unix(1_700_000_000, 0)
+	const wait, budget = 4375 * time.Microsecond, 5 * time.Millisecond
+	p := patience{deadline: begin.Add(wait), most: budget}
+	require.False(t, p.extend(begin.Add(wait)))
+	require.False(t, p.extend(begin.Add(wait+usualDelay)))
+	require.True(t, p.extend(begin.Add(wait+2*time.Millisecond)))
+	require.Equal(t, begin.Add(wait+4*time.Millisecond), p.deadline)
+	require.False(t, p.extend(p.deadline.Add(usualDelay)), "this time it was not late")
+	at := p.deadline.Add(time.Hour)
+	require.True(t, p.extend(at))
+	require.Equal(t, at.Add(3*time.Millisecond), p.deadline, "no more than is left of a budget")
+	require.False(t, p.extend(p.deadline.Add(time.Hour)))
+}
+
+// fireLate has the timer of a lane fire after a time, at which it does nothing else.
+func fireLate(l *lane, after time.Duration) {
+	l.mu.Lock()
+	l.timer.Stop()
+	l.mu.Unlock()
+	time.Sleep(after)
+	l.expire()
+}
+
+// TestPatience_Lane: an answer that comes after the deadline is taken if the process was late itself, and no later than the time by
+// which it was. The caller's context ends the wait all the same.
+func TestPatience_Lane(t *testing.T) {
+	const wait = 4375 * time.Microsecond
+	for _, c := range []struct {
+		name             string
+		trip, late, ends time.Duration // of one way; of the timer; of the context
+		from             Source
+		took             time.Duration
+		err              error
+	}{
+		{name: "in the socket", trip: (wait + 2*time.Millisecond) / 2, late: 3 * time.Millisecond, from: FromRedis, took: wait + 2*time.Millisecond},
+		{name: "soon", trip: (wait + 5*time.Millisecond) / 2, late: 3 * time.Millisecond, from: FromRedis, took: wait + 5*time.Millisecond},
+		{name: "not soon", trip: (wait + 7*time.Millisecond) / 2, late: 3 * time.Millisecond, from: FromFallback, took: wait + 6*time.Millisecond},
+		{name: "in time", trip: (wait + 2*time.Millisecond) / 2, late: usualDelay, from: FromFallback, took: wait + usualDelay},
+		{name: "a budget at most", trip: time.Hour, late: time.Second, from: FromFallback, took: wait + time.Second + 5*time.Millisecond},
+		{name: "the context", trip: time.Hour, late: time.Second, ends: wait + time.Second + time.Millisecond, took: wait + time.Second + time.Millisecond, err: context.DeadlineExceeded},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, TierConfig{}, sluice.PerHour(1_000_000), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+				fake.slow(c.trip)
+				ctx := t.Context()
+				if c.ends > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, c.ends)
+					defer cancel()
+				}
+				begin := time.Now()
+				var all sync.WaitGroup
+				all.Go(func() {
+					time.Sleep(1) // the timer has been set
+					fireLate(tier.router.first, wait+c.late-1)
+				})
+				d, from, err := tier.TakeSource(ctx, "a", 1)
+				require.Equal(t, c.took, time.Since(begin))
+				require.ErrorIs(t, err, c.err)
+				if err == nil {
+					require.True(t, d.Allowed)
+					require.Equal(t, c.from, from)
+				}
+				all.Wait()
+			})
+		})
+	}
+}
+
+// TestPatience_LaneOrder: a deadline that has been put off comes after those that are sooner.
+func TestPatience_LaneOrder(t *testing.T) {
+	const wait = 4375 * time.Microsecond
+	bubble(t, TierConfig{}, sluice.PerHour(1_000_000), func(t *testing.T, tier *Tier, fake *fakeRedis) {
+		fake.slow(time.Hour)
+		took := make([]time.Duration, 2)
+		var all sync.WaitGroup
+		for i := range took {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+				begin := time.Now()
+				_, from, _ := tier.TakeSource(t.Context(), []string{"a", "b"}[i], 1)
+				took[i] = time.Since(begin)
+				require.Equal(t, FromFallback, from)
+			})
+		}
+		time.Sleep(1)
+		fireLate(tier.router.first, wait+2*time.Millisecond-1)
+		all.Wait()
+		// The first waits until 4 ms after its deadline, and the second, whose deadline is 3 ms after the first's, is ended in time.
+		require.Equal(t, []time.Duration{wait + 4*time.Millisecond, wait}, took)
+	})
+}
+
+// A lateConn is a connection whose deadline comes, as often as it has, before its answer does.
+type lateConn struct {
+	net.Conn
+	times int
+	set   []time.Time
+}
+
+func (c *lateConn) Read(b []byte) (int, error) {
+	if c.times--; c.times >= 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return copy(b, "+OK\r\n"), nil
+}
+
+func (c *lateConn) SetReadDeadline(t time.Time) error {
+	c.set = append(c.set, t)
+	return nil
+}
+
+func (c *lateConn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+// TestPatience_Lead: a caller that leads reads on after a deadline that has come late, or if the answer is there, and not after its context
+// has ended.
+func TestPatience_Lead(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		late     time.Duration
+		times    int
+		ready    bool
+		canceled bool
+		read     bool
+		set      int
+	}{
+		{name: "late", late: time.Second, times: 1, read: true, set: 1},
+		{name: "late, and nothing comes", late: time.Second, times: 2, set: 1},
+		{name: "in time", late: -time.Minute, times: 1},
+		{name: "in time, and the answer is there", late: -time.Minute, times: 1, ready: true, read: true, set: 1},
+		{name: "in time, and the answer is not whole", late: -time.Minute, times: 2, ready: true, set: 1},
+		{name: "canceled", late: time.Second, times: 1, canceled: true, read: true, set: 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn := &lateConn{times: c.times}
+			p := &patience{deadline: time.Now().Add(-c.late), most: 5 * time.Millisecond}
+			h := &heard{Conn: conn, socket: conn, patience: p, ready: func() bool { return c.ready }}
+			h.canceled.Store(c.canceled)
+			n, err := h.Read(make([]byte, 16))
+			if c.read {
+				require.NoError(t, err)
+				require.Equal(t, 5, n)
+			} else {
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			}
+			require.Len(t, conn.set, c.set)
+			if c.canceled { // a socket ends the read by itself
+				require.Equal(t, past, conn.set[len(conn.set)-1])
+			}
+			require.LessOrEqual(t, p.extended, p.most)
+		})
+	}
+}
+
+// TestPatience_Probe: the answer to a probe is not late while only the process was.
+func TestPatience_Probe(t *testing.T) {
+	bubble(t, TierConfig{}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+		l := tier.router.first
+		isLate := func(late *bool) bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return *late
+		}
+		late, timer := l.lateAfter(time.Now())
+		timer.Stop()
+		time.Sleep(tier.wait + 3*time.Millisecond)
+		timer.Reset(0)
+		time.Sleep(3*time.Millisecond - 1)
+		require.False(t, isLate(late))
+		time.Sleep(2)
+		require.True(t, isLate(late))
+		late, timer = l.lateAfter(time.Now())
+		time.Sleep(tier.wait + 1)
+		require.True(t, isLate(late))
+		timer.Stop()
+	})
+}
