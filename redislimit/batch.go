@@ -206,6 +206,9 @@ func (l *lane) finish(g *group, s *scheduled, now time.Time) {
 	if g.tells != nil {
 		l.heardOf(g, s, now)
 	}
+	if answers(s.err) {
+		l.heard = now
+	}
 	if g.state == groupLate {
 		l.because(s.err)
 		g.state = state

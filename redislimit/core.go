@@ -23,6 +23,7 @@ type core struct {
 	denied   *table[denial]
 	leases   *leases // or nil
 	stats    tierStats
+	timers   lateness
 	closed   atomic.Bool
 	replicas atomic.Int64
 	heldHere atomic.Int64 // holds of the share; see localHold
@@ -61,6 +62,7 @@ func newCore(to *link, cfg *TierConfig, lends bool) *core {
 		link: to, budget: cfg.Budget, wait: cfg.wait(), policy: cfg.OnUnavailable, maxKeys: cfg.MaxKeys, maxStale: int64(cfg.MaxStale),
 		began: time.Now(), since: time.Now(), denied: newTable[denial](cfg.MaxKeys), onMode: cfg.OnMode,
 	}
+	c.timers.began = c.began
 	c.replicas.Store(int64(cfg.Replicas))
 	if lends {
 		c.leases = newLeases(c)

@@ -40,6 +40,7 @@ type lane struct {
 	pulse   *time.Timer // pending while the breaker is not closed
 	node    string      // the address of the primary, or empty
 	failure error       // of the last call that has failed
+	heard   time.Time   // the time of the last answer
 	told    bool        // OnMode knows why the primary is not asked
 	lost    request     // the request that probes send
 	probes  int         // probes under way
@@ -51,6 +52,7 @@ type lane struct {
 	open    []*group            // groups whose deadlines are to come, in order of deadlines
 	timer   *time.Timer         // if armed: fires at the first of these deadlines or before
 	armed   bool
+	due     time.Time // the time for which it is armed
 
 	// Redis has to be told of these, unless another call takes them along.
 	settling []settlement                     // settlements of leases
@@ -254,8 +256,12 @@ func (l *lane) wait() {
 	}
 }
 
-// outcome tells the breaker how a group has fared that is about to end. The caller holds mu.
+// outcome tells the breaker how a group has fared that is about to end. Where timers are late, a call without an answer says nothing of
+// a primary that has answered others meanwhile. The caller holds mu.
 func (l *lane) outcome(g *group, err error, now time.Time) {
+	if err == errLate && l.heard.After(g.began) && l.core.timers.recent(now) > 0 {
+		return
+	}
 	ok, closed := answers(err), l.breaker.state == breakerClosed
 	if !ok {
 		l.failure = err
@@ -301,8 +307,8 @@ func (l *lane) arm(now time.Time) {
 	if len(l.open) == 0 {
 		return
 	}
-	l.armed = true
-	d := max(l.open[0].deadline.Sub(now), 0)
+	l.armed, l.due = true, l.open[0].deadline
+	d := max(l.due.Sub(now), 0)
 	l.timer = rearm(l.timer, d, l.expire)
 }
 
@@ -321,6 +327,7 @@ func (l *lane) expire() {
 	defer l.mu.Unlock()
 	l.armed = false
 	now, due := time.Now(), 0
+	l.core.timers.late(l.due, now)
 	var longer []*group
 	for due < len(l.open) && !l.open[due].deadline.After(now) {
 		switch g := l.open[due]; {

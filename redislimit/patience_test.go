@@ -17,16 +17,26 @@ import (
 func TestPatience(t *testing.T) {
 	begin := time.Unix(1_700_000_000, 0)
 	const wait, budget = 4375 * time.Microsecond, 5 * time.Millisecond
-	p := patience{deadline: begin.Add(wait), most: budget}
+	timers := &lateness{began: begin}
+	p := patience{deadline: begin.Add(wait), most: budget, timers: timers}
 	require.False(t, p.extend(begin.Add(wait)))
 	require.False(t, p.extend(begin.Add(wait+usualDelay)))
 	require.True(t, p.extend(begin.Add(wait+2*time.Millisecond)))
 	require.Equal(t, begin.Add(wait+4*time.Millisecond), p.deadline)
 	require.False(t, p.extend(p.deadline.Add(usualDelay)), "this time it was not late")
-	at := p.deadline.Add(time.Hour)
+	at := p.deadline.Add(time.Minute)
 	require.True(t, p.extend(at))
-	require.Equal(t, at.Add(3*time.Millisecond), p.deadline, "no more than is left of a budget")
+	require.Equal(t, at.Add(3*time.Millisecond), p.deadline, "a budget in all")
 	require.False(t, p.extend(p.deadline.Add(time.Hour)))
+
+	*timers = lateness{began: begin}
+	require.Equal(t, 3*time.Millisecond, timers.late(begin, begin.Add(3*time.Millisecond)))
+	require.Equal(t, 3*time.Millisecond, timers.late(begin, begin.Add(2*time.Millisecond)), "the latest one counts")
+	for _, c := range []struct{ at, more time.Duration }{{lateFor + 3*time.Millisecond - 1, 3 * time.Millisecond}, {lateFor + 3*time.Millisecond, 0}} {
+		p = patience{deadline: begin.Add(c.at), most: budget, timers: timers}
+		require.Equal(t, c.more > 0, p.extend(p.deadline), "a timer was late within a second")
+		require.Equal(t, begin.Add(c.at+c.more), p.deadline)
+	}
 }
 
 // fireLate has the timer of a lane fire after a time, at which it does nothing else.
@@ -103,8 +113,8 @@ func TestPatience_LaneOrder(t *testing.T) {
 		time.Sleep(1)
 		fireLate(tier.router.first, wait+2*time.Millisecond-1)
 		all.Wait()
-		// The first waits until 4 ms after its deadline, and the second, whose deadline is 3 ms after the first's, is ended in time.
-		require.Equal(t, []time.Duration{wait + 4*time.Millisecond, wait}, took)
+		// The deadline of the first is put off by 2 ms when its timer is 2 ms late, and that of the second, which comes sooner, as well.
+		require.Equal(t, []time.Duration{wait + 4*time.Millisecond, wait + 2*time.Millisecond}, took)
 	})
 }
 
@@ -150,7 +160,7 @@ func TestPatience_Lead(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conn := &lateConn{times: c.times}
-			p := &patience{deadline: time.Now().Add(-c.late), most: 5 * time.Millisecond}
+			p := &patience{deadline: time.Now().Add(-c.late), most: 5 * time.Millisecond, timers: &lateness{began: time.Now()}}
 			h := &heard{Conn: conn, socket: conn, patience: p, ready: func() bool { return c.ready }}
 			h.canceled.Store(c.canceled)
 			n, err := h.Read(make([]byte, 16))
@@ -186,9 +196,48 @@ func TestPatience_Probe(t *testing.T) {
 		require.False(t, isLate(late))
 		time.Sleep(2)
 		require.True(t, isLate(late))
+		time.Sleep(lateFor)
 		late, timer = l.lateAfter(time.Now())
 		time.Sleep(tier.wait + 1)
 		require.True(t, isLate(late))
 		timer.Stop()
+	})
+}
+
+// TestPatience_Breaker: where timers are late, calls without an answer open the breaker only if no other call has had one meanwhile.
+func TestPatience_Breaker(t *testing.T) {
+	bubble(t, TierConfig{}, sluice.PerHour(1000), func(t *testing.T, tier *Tier, _ *fakeRedis) {
+		l := tier.router.first
+		fail := func() (open bool) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.breaker = breaker{}
+			began := time.Now()
+			time.Sleep(1)
+			for range breakerCalls {
+				l.outcome(&group{request: tier.shared.request(tier.shared.plan.Load(), "a"), patience: patience{began: began}, waiters: make([]*waiter, 1)}, errLate, time.Now())
+			}
+			return l.breaker.state == breakerOpen
+		}
+		heard := func() {
+			_, from := takeFrom(t, tier, "a", 1)
+			require.Equal(t, FromRedis, from)
+		}
+		time.Sleep(1)
+		heard()
+		require.True(t, fail(), "nothing has been heard since")
+		time.Sleep(time.Second)
+		l.mu.Lock()
+		l.heard = time.Now().Add(time.Hour)
+		l.mu.Unlock()
+		require.True(t, fail(), "timers are in time")
+		time.Sleep(time.Second)
+		tier.timers.late(time.Now().Add(-usualDelay-1), time.Now())
+		require.False(t, fail())
+		l.mu.Lock()
+		l.heard = time.Time{}
+		l.mu.Unlock()
+		require.True(t, fail())
+		time.Sleep(2 * time.Second)
 	})
 }
