@@ -23,6 +23,8 @@ type fakeRedis struct {
 	before  func()               // is told of each call before it takes effect, and
 	after   func(name string, b bucket, s *lentState)
 
+	script func(name string, arg []byte, now int64) string // nil: the bucket's
+
 	mu   sync.Mutex
 	keys map[string]*lentState
 	n    int // calls
@@ -62,7 +64,11 @@ func (f *fakeRedis) answer(ctx context.Context, cmds []redis.Cmder) error {
 	for _, cmd := range cmds {
 		args := cmd.Args()
 		f.n++
-		cmd.(command).SetVal(f.call(args[3].(string), args[4].(*argument).packed, time.Now().UnixMicro()))
+		script := f.call
+		if f.script != nil {
+			script = f.script
+		}
+		cmd.(command).SetVal(script(args[3].(string), args[4].(*argument).packed, time.Now().UnixMicro()))
 	}
 	f.mu.Unlock()
 	time.Sleep(back)

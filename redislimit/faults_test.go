@@ -116,6 +116,7 @@ func (c *core) waits(d time.Duration) {
 	c.wait = d
 	if l.armed { // for a deadline of before
 		l.timer.Reset(d)
+		l.due = time.Now().Add(d)
 	}
 }
 

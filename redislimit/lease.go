@@ -1,8 +1,8 @@
 package redislimit
 
 import (
-	"cmp"
-	"slices"
+	"container/heap"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +17,7 @@ import (
 //	sender:  before it sends a call for the key: serves callers that wait, closes the lease,
 //	         and lets the call settle it and ask for another   (lane's, then shard's lock)
 //	sender:  with the reply, opens the lease, and serves callers that wait (the same)
-//	timer:   closes a lease that ends; a call of its own gives back the unused units
+//	timer:   closes a lease that ends; a call of its own gives back the unused units, unless its window is over
 //
 // Redis counts a lease from its reply until the lease is settled, and for an epoch at least: life
 // and two budgets, by the clock of Redis. This process spends from a lease until life after it sent the call, by
@@ -39,7 +39,7 @@ type leases struct {
 
 	ending sync.Mutex // held while ended leases are closed; taken before any other lock
 	mu     sync.Mutex // guards the rest; taken after any other lock
-	ends   []leaseEnd // in order of time
+	ends   leaseEnds
 	timer  *time.Timer
 }
 
@@ -59,16 +59,18 @@ type loan struct {
 
 	plan    *plan // of the lease
 	terms   *terms
-	serial  int64 // of the lease
 	granted int64 // units of the lease; 0 if there is no lease
 	left    int64 // units that may be spent before ends
 	spent   int64 // units that Redis has not been told of
 	told    int64 // of spent, the units that the local limiter has been told of
 	since   int64 // us: the time of the reply
 	sent    int64
+	life    int64 // ns that the lease may live
 	ends    int64
+	back    int64 // when unused units are given back, if no call has taken them along
+	over    int64 // when its window ends, and unused units with it
 
-	others int64         // units that were free, beside the lease
+	others int64         // units that were free at the last reply, beside the lease
 	reset  time.Duration // until the key would have been as if fresh, from sent
 
 	asking  bool  // a call that asks for a lease is under way,
@@ -78,12 +80,10 @@ type loan struct {
 	emptied int64 // when the last unit of the lease was spent
 	paused  int64 // Redis is not asked before this time
 	denials int64 // determines how long to wait after a denial; 0 while Redis has had units left
-}
 
-type leaseEnd struct {
-	loan   *loan
-	serial int64
-	at     int64
+	// Guarded by mu of leases.
+	due   int64 // back
+	place int   // in leaseEnds, from 1; 0 if it is not there
 }
 
 func newLeases(c *core) *leases {
@@ -156,10 +156,11 @@ func (ls *leases) loan(r *request, k subject, now time.Time) *loan {
 	case s.loans[k.id] != nil || r.k == 0 || r.terms.largest(r.plan) == 0:
 		return nil
 	}
-	at := int64(now.Sub(ls.began)) - r.terms.life
-	if len(s.loans) >= ls.room && !s.drop(at) {
+	at := int64(now.Sub(ls.began))
+	if len(s.loans) >= ls.room && !s.drop(at-r.terms.life) {
 		return nil
 	}
+	at -= longLife * r.terms.life
 	h := &loan{shard: s, terms: r.terms, keys: k.keyspace, key: k.key, id: k.id, name: r.key, asked: at, paused: at}
 	s.loans[k.id] = h
 	return h
@@ -204,8 +205,26 @@ func (ls *leases) prepare(g *group, now int64) {
 	}
 }
 
+// A lease lives for the Life of its limit. That of a window lives longLife times as long if its units are at most one in smallPart of
+// those left for each process: what then lies idle in all processes is at most that part of what was left. So keys that are
+// called once in some seconds have leases, too. While more than half of the loans are taken leases live no longer, or they would keep
+// other keys from having any.
+const (
+	longLife  = 30
+	smallPart = 16
+)
+
+// life returns how long a lease lives. The caller holds the shard's lock.
+func (ls *leases) life(h *loan, t *terms, p *plan, units int64) int64 {
+	_, drains := p.shape.(bucket)
+	if drains || product(product(units, smallPart), ls.replicas.Load()) > h.others || 2*len(h.shard.loans) > ls.room {
+		return t.life
+	}
+	return max(t.life, min(longLife*t.life, int64(p.limit.Period)/2))
+}
+
 // next closes the lease and returns the leasing that asks for another one. It asks for twice as many units as
-// before if the lease was spent within half of life, and for half as many if more than half of it lapsed.
+// before if these would be spent within the life of their lease, and for half as many if more than half of the lease lapsed.
 //
 // Only one call at a time asks. Other calls for the key may be under way with it, and bring no lease.
 func (ls *leases) next(h *loan, r *request, now int64) leasing {
@@ -219,8 +238,9 @@ func (ls *leases) next(h *loan, r *request, now int64) leasing {
 	case h.left == 0:
 		took = h.emptied - h.asked
 	}
-	if h.granted >= h.size && 2*h.left <= h.granted && r.terms != nil && took <= r.terms.life/2 {
-		h.size = max(1, 2*h.size)
+	more := max(1, 2*h.size)
+	if h.granted >= h.size && 2*h.left <= h.granted && r.terms != nil && took <= ls.life(h, r.terms, r.plan, more)/2 {
+		h.size = more
 	}
 	s := ls.close(h)
 	h.size = min(h.size, r.terms.largest(r.plan))
@@ -248,8 +268,28 @@ func (ls *leases) close(h *loan) leasing {
 		s.since, s.epoch, s.unused = h.since, h.terms.epoch, h.left
 		ls.stats.returned.Add(uint64(h.left))
 	}
-	h.granted, h.left = 0, 0
+	ls.without(h)
 	return s
+}
+
+// lapse ends a lease whose window is over: there is nothing to give back. It is no sign of too many units that it did not have its time. The
+// caller holds the shard's lock.
+func (ls *leases) lapse(h *loan) {
+	if 2*h.left > h.granted && 2*(h.over-h.sent) >= h.life {
+		h.size /= 2
+	}
+	ls.report(h)
+	ls.without(h)
+}
+
+// without makes a loan one without a lease. The caller holds the shard's lock.
+func (ls *leases) without(h *loan) {
+	h.granted, h.left = 0, 0
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if h.place > 0 {
+		heap.Remove(&ls.ends, h.place-1)
+	}
 }
 
 // report returns a settlement of the units that have been spent; the lease stays open. The
@@ -297,6 +337,7 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 	if s.err != nil {
 		return p
 	}
+	h.others = g.plan.shape.free(s.reply.view)
 	if g.k > 0 && g.terms != nil {
 		ls.paces(h, g, &s.reply)
 	}
@@ -316,20 +357,33 @@ func (ls *leases) answered(g *group, s *scheduled, next *group, now int64) (p le
 // open makes a lease of the units that a reply has lent. A lease that comes too late ends at once.
 func (ls *leases) open(h *loan, q *request, r *reply, sent int64) {
 	ls.stats.lent.Add(uint64(r.c))
-	p, life := q.plan, q.terms.life
+	p := q.plan
 	h.plan, h.terms, h.granted, h.left, h.spent, h.told = p, q.terms, r.c, r.c, 0, 0
-	h.since, h.sent = r.now, sent
-	h.ends = sent + min(life-life/100, int64(duration(p.shape.open(r.view))))
-	h.others, h.reset = p.shape.free(r.view), duration(p.shape.reset(r.view))
-	h.serial++
+	h.since, h.sent, h.life = r.now, sent, ls.life(h, q.terms, p, r.c)
+	open := int64(duration(p.shape.open(r.view)))
+	h.over = sent + min(open, math.MaxInt64-sent)
+	h.ends = min(sent+h.life-h.life/100, h.over)
+	h.back = h.ends
+	if h.life > q.terms.life { // this clock may be slower than that of Redis; and the next call may take the units along that are left
+		h.ends = min(h.ends, h.over-open/clockDrift)
+		h.back = min(h.ends+h.life, h.over)
+	}
+	h.reset = duration(p.shape.reset(r.view))
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(ls.ends, h.ends, func(e leaseEnd, at int64) int { return cmp.Compare(e.at, at) })
-	ls.ends = slices.Insert(ls.ends, i, leaseEnd{h, h.serial, h.ends})
-	if i == 0 {
+	h.due = h.back
+	if h.place > 0 {
+		heap.Fix(&ls.ends, h.place-1)
+	} else {
+		heap.Push(&ls.ends, h)
+	}
+	if ls.ends[0] == h {
 		ls.arm()
 	}
 }
+
+// clockDrift is what part of a time two clocks may differ by: 1 in so many.
+const clockDrift = 1000
 
 // serve admits callers from the lease, in their order, while they fit.
 func (h *loan) serve(g *group, now int64) {
@@ -368,7 +422,7 @@ func (ls *leases) arm() {
 	if len(ls.ends) == 0 || ls.closed.Load() {
 		return
 	}
-	d := max(time.Duration(ls.ends[0].at)-time.Since(ls.began), 0) + ls.pause
+	d := max(time.Duration(ls.ends[0].due)-time.Since(ls.began), 0) + ls.pause
 	ls.timer = rearm(ls.timer, d, ls.expire)
 }
 
@@ -376,12 +430,16 @@ func (ls *leases) arm() {
 func (ls *leases) expire() {
 	ls.ending.Lock()
 	defer ls.ending.Unlock()
-	for _, e := range ls.ended(int64(time.Since(ls.began))) {
-		h := e.loan
+	now := int64(time.Since(ls.began))
+	for _, h := range ls.ended(now) {
 		h.shard.mu.Lock()
 		var s leasing
 		p := h.plan
-		if h.serial == e.serial && h.granted > 0 {
+		switch {
+		case h.granted == 0 || h.back > now: // a call has closed it meanwhile
+		case now >= h.over:
+			ls.lapse(h)
+		default:
 			s = ls.close(h)
 		}
 		h.shard.mu.Unlock()
@@ -395,12 +453,11 @@ func (ls *leases) expire() {
 }
 
 // ended removes the leases that have ended from the list, and returns them.
-func (ls *leases) ended(now int64) (due []leaseEnd) {
+func (ls *leases) ended(now int64) (due []*loan) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	for len(ls.ends) > 0 && ls.ends[0].at <= now {
-		due = append(due, ls.ends[0])
-		ls.ends = ls.ends[1:]
+	for len(ls.ends) > 0 && ls.ends[0].due <= now {
+		due = append(due, heap.Pop(&ls.ends).(*loan))
 	}
 	return due
 }
