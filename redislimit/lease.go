@@ -66,7 +66,7 @@ type loan struct {
 	since   int64 // us: the time of the reply
 	sent    int64
 	life    int64 // ns that the lease may live
-	ends    int64
+	ends    int64 // it cannot be spent from then on
 	back    int64 // when unused units are given back, if no call has taken them along
 	over    int64 // when its window ends, and unused units with it
 

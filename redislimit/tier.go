@@ -10,7 +10,7 @@ import (
 )
 
 // A Tier stands before a Limiter. Its calls return within a budget, and get answers even while
-// Redis does not answer.
+// Redis does not answer. TierConfig.Budget says how late they can be where the process gets no processor.
 //
 //   - Callers with the same key and cost share a call of the script, first come first served, and
 //     keys share pipelines. At most two pipelines are under way to each primary. This

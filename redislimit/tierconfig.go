@@ -18,7 +18,8 @@ type TierConfig struct {
 
 	// Budget is the longest time that a call may take. The call waits for Redis for seven eighths of Budget, or for
 	// Budget less 2 ms if that is longer. The rest is for late timers and for the answers to callers that have
-	// waited. 0 means 5 ms; the least is 100 us.
+	// waited. Where the process gets no processor and a timer has been more than 1 ms late within a second, the call waits
+	// for as much longer, up to another Budget. The caller's context ends the wait in any case. 0 means 5 ms; the least is 100 us.
 	Budget time.Duration
 
 	// OnUnavailable decides calls that Redis does not answer within Budget.
@@ -64,7 +65,8 @@ type Lease struct {
 
 	// Life is how long a lease can be spent: from Budget to half of the limit's period, and at most an hour. 0 means
 	// 100 ms, or twice the Budget if that is more, or half of the period if that is less. The end of a window, or of
-	// a refill interval, ends the lease. A SetLimit to a period below 2*Life stops leases until another SetLimit.
+	// a refill interval, ends the lease. A lease of a window that is a small part of what is left lives up to 30 times as long,
+	// and half of the period at most. A SetLimit to a period below 2*Life stops leases until another SetLimit.
 	Life time.Duration
 }
 

@@ -38,12 +38,16 @@ const (
 	inFlight       = 64
 	inFlightShared = 16
 	connections    = 4
+	clientWindow   = 1 << 20
 )
 
 // dial connects to a subject, and waits until it answers.
 func (s *subject) dial(ctx context.Context) error {
-	for i := range connections {
-		conn, err := grpc.NewClient(s.addresses[i%len(s.addresses)], grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})))
+	n := len(s.addresses)
+	for i := range max(connections/n, 1) * n { // as many to each process
+		conn, err := grpc.NewClient(s.addresses[i%n], grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})),
+			// Envoy's windows are static, too. To measure others a client would ping the server at each call.
+			grpc.WithStaticStreamWindowSize(clientWindow), grpc.WithStaticConnWindowSize(clientWindow))
 		if err != nil {
 			return err
 		}
@@ -126,7 +130,7 @@ func (s *subject) measure(ctx context.Context, calls, atOnce int, list []request
 	for caller := range atOnce {
 		all.Go(func() {
 			for i := int(next.Add(1)); i <= calls && failed.Load() == nil; i = int(next.Add(1)) {
-				if err := s.call(ctx, caller%connections, list[i%len(list)]); err != nil {
+				if err := s.call(ctx, caller%len(s.conns), list[i%len(list)]); err != nil {
 					failed.Store(&err)
 				}
 			}

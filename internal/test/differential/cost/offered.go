@@ -32,7 +32,7 @@ func (s *subject) offered(ctx context.Context, list []request, rate float64) ([]
 		for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
 		}
 		all.Go(func() {
-			if err := s.call(ctx, i%connections, list[i]); err != nil {
+			if err := s.call(ctx, i%len(s.conns), list[i]); err != nil {
 				failed.Store(&err)
 			}
 			took[i] = monotonic() - due

@@ -59,3 +59,29 @@ func TestSharedCost(t *testing.T) {
 	_, err = b.fleet(t.Context(), 1, 100)
 	require.NoError(t, err)
 }
+
+// TestFleetCost: the fleet mode counts what processes ask of the system, and of Redis.
+func TestFleetCost(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip(err)
+	}
+	t.Chdir("..")
+	b, err := openBeside(t.Context(), t.TempDir(), nil)
+	require.NoError(t, err)
+	defer b.close()
+	require.NoError(t, b.keepBusy(1))
+	for _, l := range besideLoads(0)[:2] {
+		table, err := b.beside(t.Context(), &l, 1, 2*besideRate)
+		require.NoError(t, err)
+		table.printSystem()
+		table.besideBudgets(&l, 0)
+		table.besideBudgets(&l, 1)
+		for _, s := range b.subjects {
+			require.Len(t, s.pids, besideProcesses)
+			require.Positive(t, table.median(s, func(c turnCost) float64 { return c.switches }), s.name)
+			require.Equal(t, s.name != emptyKind, table.goroutines[s] > 1, "%s: of a call at least its connection's and its own begin to run", s.name)
+		}
+		require.Greater(t, table.median(named(b.subjects)[upstreamService], sent), 1.9, "INCRBY and EXPIRE")
+		require.Less(t, table.median(named(b.subjects)[sluiceName], sent), 1.9)
+	}
+}
