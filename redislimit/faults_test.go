@@ -113,8 +113,8 @@ func (c *core) waits(d time.Duration) {
 	l := c.router.first
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.wait = d
-	if l.armed { // for a deadline of before
+	c.wait, c.budget = d, d // and no longer than twice as long if the machine is busy
+	if l.armed {            // for a deadline of before
 		l.timer.Reset(d)
 		l.due = time.Now().Add(d)
 	}

@@ -105,9 +105,9 @@ func (l *lane) probe(ctx context.Context, r *request, sent time.Time) {
 // lateAfter sets a flag when the answer to a probe is late, which mu guards, by a timer that is to be stopped.
 func (l *lane) lateAfter(sent time.Time) (late *bool, timer *time.Timer) {
 	late = new(bool)
-	p := l.core.patience(sent)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	p := l.core.patience(sent)
 	timer = time.AfterFunc(p.deadline.Sub(sent), func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
