@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -32,8 +33,17 @@ const (
 type DeniedError struct {
 	Decision Decision
 
-	begun bool // the handler has been called
+	told  time.Duration // of Decision.RetryAfter; 0 for all of it
+	begun bool          // the handler has been called
 }
+
+// newDenied returns the error of a call that is denied. It draws the jitter.
+func (j *Judge) newDenied(d Decision, begun bool) *DeniedError {
+	return &DeniedError{Decision: d, told: j.hint.Of(d.RetryAfter), begun: begun}
+}
+
+// retryAfter is the wait that the client is told.
+func (e *DeniedError) retryAfter() time.Duration { return cmp.Or(e.told, e.Decision.RetryAfter) }
 
 // Error says which policies have denied the call, and when to come back.
 func (e *DeniedError) Error() string { return "grpclimit: " + e.text() }
@@ -44,7 +54,7 @@ func (e *DeniedError) text() string {
 	d := &e.Decision
 	switch {
 	case d.Code == codes.Unavailable:
-		return "a limit that the call has to be counted by does not answer; retry after " + d.RetryAfter.String()
+		return "a limit that the call has to be counted by does not answer; retry after " + e.retryAfter().String()
 	case !d.passesLater():
 		return "the call lacks something that it has to be counted by, or has it in a form that cannot be used"
 	}
@@ -54,7 +64,7 @@ func (e *DeniedError) text() string {
 	}
 	when := "no wait helps"
 	if d.RetryAfter != sluice.Never {
-		when = "retry after " + (time.Duration(milliseconds(d.RetryAfter)) * time.Millisecond).String()
+		when = "retry after " + (time.Duration(milliseconds(e.retryAfter())) * time.Millisecond).String()
 	}
 	return fmt.Sprintf("quota exceeded: %s; %s", strings.Join(named, ", "), when)
 }
@@ -107,7 +117,7 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 		details = append(details, failure)
 	}
 	if d.RetryAfter != sluice.Never {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)})
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.retryAfter())})
 	}
 	detailed, err := s.WithDetails(details...)
 	if err != nil { // names of Policies are ASCII, and a code of OK is no denial
@@ -123,7 +133,7 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 // what the handler has done.
 func (e *DeniedError) Trailer() metadata.MD {
 	d, pushback := &e.Decision, int64(-1)
-	if ms := milliseconds(d.RetryAfter); d.passesLater() && !e.begun && ms <= math.MaxInt32 {
+	if ms := milliseconds(e.retryAfter()); d.passesLater() && !e.begun && ms <= math.MaxInt32 {
 		pushback = ms
 	}
 	return metadata.Pairs(pushbackKey, strconv.FormatInt(pushback, 10))

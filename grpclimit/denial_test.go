@@ -67,6 +67,36 @@ func TestServer_ADenialFitsIntoTrailers(t *testing.T) {
 }
 
 // TestDeniedError_SaysWhetherToComeBack: a wait helps where units are lacking, or a Remote does not answer, and nowhere else.
+// TestServer_MaxRetryAfterCutsTheHintAlone: details, trailer and text tell the same wait, which is cut and has jitter. The
+// decision stays true.
+func TestServer_MaxRetryAfterCutsTheHintAlone(t *testing.T) {
+	var told grpclimit.Decision
+	j := newJudge(t, grpclimit.Config{
+		Policies:    []grpclimit.Policy{{Name: "p", Limiter: gcra(t, sluice.Per(1, 24*time.Hour), newClock()), Key: oneKey}},
+		RetryJitter: 5 * time.Millisecond, MaxRetryAfter: time.Minute,
+		OnDecision: func(_ context.Context, _ grpclimit.Call, d grpclimit.Decision) { told = d },
+	})
+	client := dial(t, serve(t, &service{}, j.ServerOptions()...))
+	_, _, err := empty(t, client)
+	require.NoError(t, err)
+	seen := map[time.Duration]bool{}
+	for range 300 { // each of the six is missed with a chance of (5/6)^300
+		_, trailer, err := empty(t, client)
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		wait := status.Convert(err).Details()[1].(*errdetails.RetryInfo).GetRetryDelay().AsDuration()
+		require.Equal(t, []string{strconv.FormatInt(wait.Milliseconds(), 10)}, trailer.Get("grpc-retry-pushback-ms"))
+		require.Contains(t, status.Convert(err).Message(), "retry after "+wait.String())
+		seen[wait] = true
+	}
+	require.Len(t, seen, 6)
+	for extra := range 6 {
+		require.Contains(t, seen, time.Minute+time.Duration(extra)*time.Millisecond)
+	}
+	require.Equal(t, 24*time.Hour, told.RetryAfter)
+	v := j.Decide(t.Context(), grpclimit.Call{FullMethod: "/s/m"})
+	require.Same(t, v.Err(), v.Err(), "one verdict tells one wait")
+}
+
 func TestDeniedError_SaysWhetherToComeBack(t *testing.T) {
 	for _, c := range []struct {
 		code     codes.Code

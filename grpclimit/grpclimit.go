@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
+	"github.com/sluice-go/sluice/internal/hint"
 )
 
 // Per is the unit that a policy counts.
@@ -154,6 +155,20 @@ type Config struct {
 	// httplimit.RemoteDebiter is charged the rest now, and any other Remote as much of it as remains. A Remote that
 	// panics counts as a handler that panics.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
+
+	// RetryJitter is added to the wait that a denial tells, so that not all clients come back at the same
+	// time: a whole number of milliseconds drawn evenly from 0 to RetryJitter. It must be 0 or whole milliseconds, up to an hour.
+	RetryJitter time.Duration
+
+	// MaxRetryAfter is the longest wait that a denial tells, before RetryJitter, in RetryInfo, pushback and text: a client that
+	// would have to wait for a day asks again sooner, and is denied again if it is too early. It changes no decision, and
+	// Decision.RetryAfter stays true. 0 means no bound; it must be whole milliseconds, up to 365 days.
+	MaxRetryAfter time.Duration
+}
+
+// hint is how the wait after a denial is told.
+func (c *Config) hint() hint.Hint {
+	return hint.Hint{Most: c.MaxRetryAfter, Jitter: c.RetryJitter, Unit: time.Millisecond}
 }
 
 // KeyErrorAction decides on calls that have no key: calls for which a Key returns an error.
@@ -258,6 +273,13 @@ func (c *Config) validate() error {
 	}
 	if c.OnKeyError > KeyErrorSkip {
 		return configErrorf("Config.OnKeyError", "%d is not an action; want KeyErrorDeny or KeyErrorSkip", c.OnKeyError)
+	}
+	h := c.hint()
+	if reason := h.CheckJitter(); reason != "" {
+		return &ConfigError{"Config.RetryJitter", reason}
+	}
+	if reason := h.CheckMost(); reason != "" {
+		return &ConfigError{"Config.MaxRetryAfter", reason}
 	}
 	return nil
 }

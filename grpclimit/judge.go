@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/hint"
 	"github.com/sluice-go/sluice/internal/inflight"
 	"github.com/sluice-go/sluice/internal/policies"
 )
@@ -19,6 +20,7 @@ import (
 // other frameworks. It is safe for concurrent use and must be made by New.
 type Judge struct {
 	config Config
+	hint   hint.Hint
 	passed error             // errors of a Key that leave out its policy; nil for none
 	holds  *inflight.Renewer // nil without InFlight policies
 
@@ -51,7 +53,7 @@ func New(c Config) (*Judge, error) {
 	if c.Skip == nil {
 		c.Skip = SkipHealthAndReflection
 	}
-	j := &Judge{config: c}
+	j := &Judge{config: c, hint: c.hint()}
 	if c.OnKeyError == KeyErrorSkip {
 		j.passed = ErrNoKey
 	}
@@ -226,9 +228,10 @@ func (m *judgement) explain() []PolicyCharge {
 type Verdict struct {
 	Decision
 
-	judge *Judge
-	call  Call
-	rest  *judgement
+	judge  *Judge
+	call   Call
+	rest   *judgement
+	denied *DeniedError // nil if the call was admitted
 }
 
 // Decide judges a call as the interceptors do: it asks Config.Skip, charges the policies and calls
@@ -242,16 +245,18 @@ func (j *Judge) Decide(ctx context.Context, call Call) *Verdict {
 		v.Decision = Decision{Allowed: true, Remaining: math.MaxInt}
 		return v
 	}
-	v.Decision, v.rest = j.judge(ctx, call)
+	if v.Decision, v.rest = j.judge(ctx, call); !v.Allowed {
+		v.denied = j.newDenied(v.Decision, call.Per != PerCall)
+	}
 	return v
 }
 
 // Err returns nil if the call was admitted, and else the *DeniedError that answers it.
 func (v *Verdict) Err() error {
-	if v.Allowed {
+	if v.denied == nil {
 		return nil
 	}
-	return &DeniedError{Decision: v.Decision, begun: v.call.Per != PerCall}
+	return v.denied
 }
 
 // Settle asks Config.Settle, and that of each policy, for the final cost of the call, given the code of its status, and

@@ -50,7 +50,7 @@ func (l *Limiter) Limit(ctx context.Context) error {
 		return nil
 	}
 	if d, _ := l.judge.judge(ctx, call); !d.Allowed {
-		return deny(ctx, d)
+		return l.judge.deny(ctx, d)
 	}
 	return nil
 }

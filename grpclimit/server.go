@@ -45,7 +45,7 @@ func (j *Judge) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	d, rest := j.judge(ctx, call)
 	switch {
 	case !d.Allowed:
-		return nil, deny(ctx, d)
+		return nil, j.deny(ctx, d)
 	case rest != nil:
 		return j.handleAndSettle(ctx, rest, handler)
 	}
@@ -64,8 +64,8 @@ func (j *Judge) handleAndSettle(ctx context.Context, m *judgement, handler grpc.
 
 // deny sets the trailer of a call that is denied before its handler is called, and returns its
 // error.
-func deny(ctx context.Context, d Decision) error {
-	e := &DeniedError{Decision: d}
+func (j *Judge) deny(ctx context.Context, d Decision) error {
+	e := j.newDenied(d, false)
 	_ = grpc.SetTrailer(ctx, e.Trailer()) // which the context of a call by other means than a server has no place for
 	return e
 }
@@ -90,7 +90,7 @@ func (j *Judge) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	}
 	d, rest := j.judge(ctx, call)
 	if !d.Allowed {
-		return deny(ctx, d)
+		return j.deny(ctx, d)
 	}
 	code := codes.Internal
 	defer func() { j.conclude(rest, code) }()
@@ -152,6 +152,6 @@ func (s *limitedStream) admit(per Per, m any) error {
 	if d.Allowed {
 		return nil
 	}
-	s.denied.CompareAndSwap(nil, &DeniedError{Decision: d, begun: true})
+	s.denied.CompareAndSwap(nil, s.judge.newDenied(d, true))
 	return s.denied.Load()
 }

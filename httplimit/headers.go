@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/hint"
 	"github.com/sluice-go/sluice/internal/policies"
 )
 
@@ -36,13 +36,19 @@ type Headers struct {
 	// no later than its Resolution after their time.
 	//
 	// With RateLimit it is no earlier than the t of any violated policy, as the draft
-	// wants it. For costs above 1 that can be later than needed.
+	// wants it, unless MaxRetryAfter cuts it. For costs above 1 that can be later than needed.
 	OmitRetryAfter bool
 
 	// RetryJitter is added to Retry-After, so that not all clients come back in the same
 	// second: a whole number of seconds drawn evenly from 0 to RetryJitter. It must be 0
 	// or whole seconds, up to an hour.
 	RetryJitter time.Duration
+
+	// MaxRetryAfter is the longest wait that Retry-After tells, before RetryJitter: a client that would have to wait for a
+	// day, or is blocked for as long, asks again sooner, and is denied again if it is too early. It changes no decision, and
+	// neither Decision.RetryAfter nor the t of RateLimit and X-RateLimit-Reset, which stay true: clients that heed these are
+	// not called back sooner, so leave them off for these. 0 means no bound; it must be whole seconds, up to 365 days.
+	MaxRetryAfter time.Duration
 
 	// RateLimitPolicy sends the field RateLimit-Policy: the limits. Policies with equal
 	// limits for all keys send the same value all the time. It and RateLimit must not be able to take
@@ -97,16 +103,26 @@ const (
 )
 
 const (
-	maxJitter       = time.Hour
 	maxPartitionKey = 64
 	minSecret       = 16
 )
 
+// hint is how the wait after a denial is told.
+func (c *Headers) hint() hint.Hint {
+	return hint.Hint{Most: c.MaxRetryAfter, Jitter: c.RetryJitter, Unit: time.Second}
+}
+
 func (c *Headers) validate() error {
 	const field = "Config.Headers."
+	h := c.hint()
+	jitter, most := h.CheckJitter(), h.CheckMost()
 	switch {
-	case c.RetryJitter < 0 || c.RetryJitter > maxJitter || c.RetryJitter%time.Second != 0:
-		return configErrorf(field+"RetryJitter", "%v cannot be added; want whole seconds, from 0 to %v", c.RetryJitter, maxJitter)
+	case jitter != "":
+		return &ConfigError{field + "RetryJitter", jitter}
+	case most != "":
+		return &ConfigError{field + "MaxRetryAfter", most}
+	case c.MaxRetryAfter > 0 && c.OmitRetryAfter && !c.XRetryAfter:
+		return configErrorf(field+"MaxRetryAfter", "%v with OmitRetryAfter, so that there is nothing to bound; want 0", c.MaxRetryAfter)
 	case c.RetryJitter > 0 && c.OmitRetryAfter && !c.XRetryAfter:
 		return configErrorf(field+"RetryJitter", "%v with OmitRetryAfter, so that there is nothing to add it to; want 0", c.RetryJitter)
 	case c.RateLimitPolicy > Draft11:
@@ -169,6 +185,7 @@ func HashedPartitionKey(secret []byte) (func(policy, key string) []byte, error) 
 // fields sets the headers of responses.
 type fields struct {
 	Headers
+	hint   hint.Hint
 	quotas bool                        // whether any field needs them
 	count  int                         // of the fields that can be on
 	list   *atomic.Pointer[policyList] // nil if requests have values of their own
@@ -181,7 +198,7 @@ type policyList struct {
 }
 
 func newFields(c Headers, list []policy) fields {
-	f := fields{Headers: c}
+	f := fields{Headers: c, hint: c.hint()}
 	for _, on := range []bool{c.RateLimitPolicy != HeaderOff, c.RateLimit != HeaderOff, c.XLimit, c.XRemaining, c.XReset != ResetOff} {
 		if on {
 			f.count++
@@ -401,11 +418,7 @@ func (f *fields) setRetryAfter(h http.Header, values []string, quotas []quota, d
 			}
 		}
 	}
-	after := max(1, seconds(uint64(wait)))
-	if f.RetryJitter > 0 {
-		after += rand.Uint64N(uint64(f.RetryJitter/time.Second) + 1)
-	}
-	text := strconv.FormatUint(after, 10)
+	text := strconv.FormatUint(seconds(uint64(f.hint.Of(max(wait, 1)))), 10)
 	if !f.OmitRetryAfter {
 		values = set(h, "Retry-After", values, text)
 	}

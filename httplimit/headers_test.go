@@ -256,6 +256,30 @@ func TestHeaders_JitterIsAddedAndBounded(t *testing.T) {
 	}
 }
 
+// Only Retry-After is cut: the decision and the other fields stay true, and who heeds the hint is denied again.
+func TestHeaders_MaxRetryAfterCutsTheHintAlone(t *testing.T) {
+	clock := newClock()
+	var told httplimit.Decision
+	handler := wrap(t, httplimit.Config{
+		Policies:   []httplimit.Policy{{Name: "p", Limiter: gcra(t, sluice.Per(1, 24*time.Hour), clock), Key: oneKey}},
+		Headers:    httplimit.Headers{MaxRetryAfter: time.Minute, XRetryAfter: true, RateLimit: httplimit.Draft11, XReset: httplimit.ResetDelta},
+		OnDecision: func(_ *http.Request, d httplimit.Decision) { told = d },
+	}, ok200)
+	require.Equal(t, http.StatusOK, get(handler).Code)
+	h := get(handler).Header()
+	assert.Equal(t, "60", h.Get("Retry-After"))
+	assert.Equal(t, "60", h.Get("X-RateLimit-Retry-After"))
+	assert.Equal(t, "86400", h.Get("X-RateLimit-Reset"))
+	assert.Contains(t, h.Get("RateLimit"), ";t=86400")
+	assert.Equal(t, 24*time.Hour, told.RetryAfter)
+	clock.Advance(time.Minute)
+	assert.Equal(t, http.StatusTooManyRequests, get(handler).Code)
+	clock.Advance(24*time.Hour - 90*time.Second)
+	assert.Equal(t, "30", get(handler).Header().Get("Retry-After"), "a wait below the bound is told as it is")
+	clock.Advance(30 * time.Second)
+	assert.Equal(t, http.StatusOK, get(handler).Code)
+}
+
 func TestHeaders_RetryAfter(t *testing.T) {
 	costs := map[string]int{"/many": 6, "/never": 11, "/negative": -1, "/five": 5}
 	tests := []struct {

@@ -48,6 +48,11 @@ func TestNew_RefusesWhatCannotBeMeant(t *testing.T) {
 		{"jitter of nothing", func(c *httplimit.Config) {
 			c.Headers.RetryJitter, c.Headers.OmitRetryAfter = time.Second, true
 		}, "Headers.RetryJitter", "want 0"},
+		{"a negative bound", func(c *httplimit.Config) { c.Headers.MaxRetryAfter = -time.Second }, "Headers.MaxRetryAfter", "-1s"},
+		{"a bound of a part of a second", func(c *httplimit.Config) { c.Headers.MaxRetryAfter = time.Millisecond }, "Headers.MaxRetryAfter", "multiple of 1s"},
+		{"a bound of nothing", func(c *httplimit.Config) {
+			c.Headers.MaxRetryAfter, c.Headers.OmitRetryAfter = time.Second, true
+		}, "Headers.MaxRetryAfter", "want 0"},
 		{"an unknown version of policies", func(c *httplimit.Config) { c.Headers.RateLimitPolicy = 2 }, "Headers.RateLimitPolicy", "Draft11"},
 		{"an unknown version of limits", func(c *httplimit.Config) { c.Headers.RateLimit = 2 }, "Headers.RateLimit", "Draft11"},
 		{"partition keys for nothing", func(c *httplimit.Config) { c.Headers.PartitionKey = pk }, "Headers.PartitionKey", "want one of them, or nil"},
@@ -73,7 +78,7 @@ func TestNew_RefusesWhatCannotBeMeant(t *testing.T) {
 			{Name: strings.Repeat("~", 64), Limiter: lim, Key: oneKey, Unit: strings.Repeat(" ", 64)},
 			{Name: "far", Remote: farAway{algorithm: sluice.FixedWindow}, Key: oneKey},
 		},
-		Headers: httplimit.Headers{RetryJitter: time.Hour, RateLimit: httplimit.Draft11, PartitionKey: pk},
+		Headers: httplimit.Headers{RetryJitter: time.Hour, MaxRetryAfter: 365 * 24 * time.Hour, RateLimit: httplimit.Draft11, PartitionKey: pk},
 	})
 	require.NoError(t, err)
 	assert.PanicsWithValue(t, "httplimit: the handler behind the middleware is nil; want a handler", func() { limit.Handler(nil) })
