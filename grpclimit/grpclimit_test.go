@@ -53,7 +53,7 @@ func TestNew_ConfigErrors(t *testing.T) {
 		{grpclimit.Config{Policies: []grpclimit.Policy{good}, OnKeyError: 2}, "Config.OnKeyError", "2 is not an action"},
 		{grpclimit.Config{Policies: []grpclimit.Policy{good}, RetryJitter: -1}, "Config.RetryJitter", "-1ns cannot be added"},
 		{grpclimit.Config{Policies: []grpclimit.Policy{good}, RetryJitter: time.Hour + time.Millisecond}, "Config.RetryJitter", "whole milliseconds"},
-		{grpclimit.Config{Policies: []grpclimit.Policy{good}, MaxRetryAfter: time.Microsecond}, "Config.MaxRetryAfter", "multiple of 1ms"},
+		{grpclimit.Config{Policies: []grpclimit.Policy{good}, MaxRetryAfter: time.Microsecond}, "Config.MaxRetryAfter", "whole milliseconds"},
 		{grpclimit.Config{Policies: []grpclimit.Policy{good}, MaxRetryAfter: 366 * 24 * time.Hour}, "Config.MaxRetryAfter", "up to 8760h"},
 	} {
 		_, err := grpclimit.New(tt.c)

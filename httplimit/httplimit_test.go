@@ -49,7 +49,7 @@ func TestNew_RefusesWhatCannotBeMeant(t *testing.T) {
 			c.Headers.RetryJitter, c.Headers.OmitRetryAfter = time.Second, true
 		}, "Headers.RetryJitter", "want 0"},
 		{"a negative bound", func(c *httplimit.Config) { c.Headers.MaxRetryAfter = -time.Second }, "Headers.MaxRetryAfter", "-1s"},
-		{"a bound of a part of a second", func(c *httplimit.Config) { c.Headers.MaxRetryAfter = time.Millisecond }, "Headers.MaxRetryAfter", "multiple of 1s"},
+		{"a bound of a part of a second", func(c *httplimit.Config) { c.Headers.MaxRetryAfter = time.Millisecond }, "Headers.MaxRetryAfter", "whole seconds, up to 8760h"},
 		{"a bound of nothing", func(c *httplimit.Config) {
 			c.Headers.MaxRetryAfter, c.Headers.OmitRetryAfter = time.Second, true
 		}, "Headers.MaxRetryAfter", "want 0"},

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -29,6 +30,9 @@ func (s *Service) answer(req *pb.RateLimitRequest, resp *rules.Response) *pb.Rat
 	}
 	if s.options.Headers && resp.Tightest >= 0 {
 		out.ResponseHeadersToAdd = s.headers(&resp.Statuses[resp.Tightest])
+	}
+	if wait := retryHeader(resp); wait > 0 {
+		out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd, &core.HeaderValue{Key: retryAfterHeader, Value: strconv.FormatUint(wait, 10)})
 	}
 	rule := resp.DeniedBy()
 	if h := s.ruleHeader(resp, rule); h != "" {
@@ -64,6 +68,17 @@ func denial(resp *rules.Response, rule string) map[string]*structpb.Value {
 		own["would_deny"] = structpb.NewBoolValue(true)
 	}
 	return own
+}
+
+const retryAfterHeader = "Retry-After"
+
+// retryHeader is the value of Retry-After of a call that is denied, by rules that say how to tell it; 0 for none.
+func retryHeader(resp *rules.Response) uint64 {
+	wait, asked := resp.RetryAfter()
+	if !asked || wait == sluice.Never {
+		return 0
+	}
+	return uint64(max(1, seconds(wait)))
 }
 
 // ruleHeader is the value of the header with the rule that denied a call, or "" for none.

@@ -214,19 +214,13 @@ func (s *Service) release(in *holdpb.ReleaseRequest) (*holdpb.ReleaseResponse, e
 
 func (s *Service) releaseHold(h *rules.Hold, _ *rules.Response) error { return s.engine.Release(h) }
 
-// wait is how long a denied call waits until all limits that denied it have room; Never if one never has.
-func wait(resp *rules.Response) (wait time.Duration) {
-	for i := range resp.Statuses {
-		wait = max(wait, resp.Statuses[i].RetryAfter)
-	}
-	return wait
-}
-
+// retryAfter is the wait that the client of a denied call is told; nil if it is not denied, or no wait helps.
 func retryAfter(resp *rules.Response) *durationpb.Duration {
-	if resp.Code != rules.OverLimit || wait(resp) == sluice.Never {
+	wait, _ := resp.RetryAfter()
+	if resp.Code != rules.OverLimit || wait == sluice.Never {
 		return nil
 	}
-	return durationpb.New(wait(resp))
+	return durationpb.New(wait)
 }
 
 // seconds rounds up, so that a client that waits as long is not early.

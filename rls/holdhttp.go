@@ -270,7 +270,7 @@ func answerOf(h *held, v *verb) *heldJSON {
 		return out
 	}
 	out.Code, out.DeniedBy = h.response.Code.String(), h.response.DeniedBy()
-	if d := wait(h.response); h.response.Code == rules.OverLimit && d != sluice.Never {
+	if d, _ := h.response.RetryAfter(); h.response.Code == rules.OverLimit && d != sluice.Never {
 		seconds := d.Seconds()
 		out.Wait = &seconds
 	}

@@ -21,7 +21,8 @@ import (
 // Options describe a Service. The zero value of every field is the default of Envoy's service.
 type Options struct {
 	// Headers adds three headers for the client to every answer that knows a limit: the limit,
-	// the remaining hits, and the seconds until they are reset.
+	// the remaining hits, and the seconds until they are reset. Whatever this says, a denial by a domain with
+	// max_retry_after or retry_jitter has Retry-After, by rules.Response.RetryAfter; the reset stays exact.
 	Headers bool
 	// LimitHeader, RemainingHeader and ResetHeader are their names; empty for RateLimit-Limit,
 	// RateLimit-Remaining and RateLimit-Reset.

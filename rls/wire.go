@@ -256,6 +256,9 @@ func (s *Service) appendWire(b []byte, resp *rules.Response) []byte {
 	if resp.Code != rules.OverLimit {
 		return b
 	}
+	if wait := retryHeader(resp); wait > 0 {
+		b = appendHeader(b, retryAfterHeader, wait)
+	}
 	rule := resp.DeniedBy()
 	if h := s.ruleHeader(resp, rule); h != "" {
 		b = appendHeaderText(b, s.options.RuleHeader, h)

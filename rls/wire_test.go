@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-go/sluice/internal/test/seeded"
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/rls/holdpb"
 	"github.com/sluice-go/sluice/rules"
 )
 
@@ -239,6 +241,39 @@ func TestNewServer(t *testing.T) {
 			require.Equal(t, calls, took)
 			require.Equal(t, registered.Counts(), direct.Counts())
 		})
+	}
+}
+
+// TestRetryAfter: rules that say how to tell the wait have denials tell it, over gRPC, as JSON and for holds. The reset stays exact.
+func TestRetryAfter(t *testing.T) {
+	set, err := rules.Load([]rules.File{{Name: "f", Data: []byte("domain: d\nsluice: {max_retry_after: 1m}\ndescriptors:\n" +
+		"- {key: k, rate_limit: {period: 240h, requests_per_unit: 1, algorithm: gcra}}\n- {key: none, rate_limit: {unit: day, requests_per_unit: 0}}\n")}}, rules.Options{})
+	require.NoError(t, err)
+	for _, o := range []Options{{Headers: true}, {DynamicMetadata: true}} { // by wire and by the generated code
+		engine, err := rules.New(set, rules.Config{Clock: sluice.NewManualClock(start)})
+		require.NoError(t, err)
+		s := New(engine, o)
+		conn := dial(t, s, NewHealth())
+		headers := func(key string) map[string]string {
+			resp, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), ask("d", one(key, "a")))
+			require.NoError(t, err)
+			all := map[string]string{}
+			for _, h := range resp.ResponseHeadersToAdd {
+				all[h.Key] = h.Value
+			}
+			return all
+		}
+		require.NotContains(t, headers("k"), "Retry-After", "the call is admitted")
+		denied := headers("k")
+		require.Equal(t, "60", denied["Retry-After"])
+		if o.Headers {
+			require.Equal(t, "864000", denied["RateLimit-Reset"])
+		}
+		require.NotContains(t, headers("none"), "Retry-After", "no wait helps")
+		var held holdpb.ReserveResponse
+		require.NoError(t, conn.Invoke(t.Context(), "/"+holdService+"/Reserve", &holdpb.ReserveRequest{Domain: "d", Descriptors: []*holdpb.Descriptor{held1(0, "k", "a")}, Amount: 1}, &held))
+		require.Equal(t, holdpb.Code_OVER_LIMIT, held.Code)
+		require.Equal(t, time.Minute, held.RetryAfter.AsDuration())
 	}
 }
 

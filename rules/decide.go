@@ -77,6 +77,26 @@ type Response struct {
 	work    []work
 	seconds []second // as many as work has room for
 	batch   batch
+	told    *domainOptions // the domain's, of which only the hint is read; nil without limits
+}
+
+// RetryAfter returns the wait to tell the client of a denied call: until no rule denies the call any more, but at most
+// max_retry_after of the domain, and with its retry_jitter, which each call of RetryAfter draws anew. The RetryAfter of the
+// Statuses is exact. It is sluice.Never if no wait helps, and 0 for a call that is not denied. asked reports whether
+// the domain has one of the two settings: services that otherwise tell no wait then tell this one.
+func (resp *Response) RetryAfter() (wait time.Duration, asked bool) {
+	if resp.Code != OverLimit {
+		return 0, false
+	}
+	for i := range resp.Statuses {
+		if st := &resp.Statuses[i]; st.Code == OverLimit {
+			wait = max(wait, st.RetryAfter)
+		}
+	}
+	if resp.told == nil {
+		return wait, false
+	}
+	return resp.told.hint.Of(wait), resp.told.hints
 }
 
 // DeniedBy returns the path of the rule that has denied the call, or would have denied it without Config.Shadow. If
@@ -258,7 +278,7 @@ func (resp *Response) reset(n int) {
 		resp.Statuses[i] = Status{Code: OK}
 		resp.work[i] = work{}
 	}
-	resp.Code, resp.Tightest, resp.WouldDeny = OK, -1, false
+	resp.Code, resp.Tightest, resp.WouldDeny, resp.told = OK, -1, false, nil
 }
 
 // resolve finds the limit of descriptor i, and returns its rule.
@@ -399,6 +419,7 @@ func (resp *Response) fill(g *generation, d *domainState, req *Request, now int6
 		b.calls = b.calls[:n]
 	}
 	b.now, b.mode, b.denied, b.again, b.capped = now, eachAlone, false, false, false
+	resp.told = &d.domainOptions
 	for i := range resp.work {
 		w, c := &resp.work[i], &b.calls[i]
 		if *c = (call{}); w.limited {

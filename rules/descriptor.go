@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -284,7 +285,7 @@ func (l *loader) plain(n *yaml.Node, path string, depth int) any {
 // domainOptions reads "sluice".
 func (l *loader) domainOptions(f field, d *domain, path string) {
 	if f.value.Kind != yaml.MappingNode {
-		l.errorAt(f.value, path, "sluice is %s; want a map with max_keys, overflow, atomic or count_denied", show(f.value))
+		l.errorAt(f.value, path, "sluice is %s; want a map with max_keys, overflow, atomic, count_denied, max_retry_after or retry_jitter", show(f.value))
 		return
 	}
 	for _, f := range last(l.fields(f.value, path)) {
@@ -303,11 +304,24 @@ func (l *loader) domainOptions(f field, d *domain, path string) {
 		case "count_denied":
 			b := l.boolean(f, path)
 			d.countDenied = &b
+		case "max_retry_after":
+			d.hint.Most, d.hints = l.duration(f, path, time.Second), true
+			l.hintError(f, path, d.hint.CheckMost())
+		case "retry_jitter":
+			d.hint.Jitter, d.hints = l.duration(f, path, time.Second), true
+			l.hintError(f, path, d.hint.CheckJitter())
 		default:
 			l.unknown(f, path, inDomainOptions)
 		}
 	}
 	if d.atomic && d.countDenied != nil && *d.countDenied {
 		l.errorAt(f.value, path, "atomic and count_denied are both true, but an atomic call that is denied counts nothing; want one of them")
+	}
+}
+
+// hintError reports why a wait cannot be told as the field says; "" for no reason.
+func (l *loader) hintError(f field, path, reason string) {
+	if reason != "" {
+		l.errorAt(f.value, path, "%s: %s", f.name, reason)
 	}
 }

@@ -34,7 +34,7 @@ var known = map[level]struct{ upstream, own []string }{
 		[]string{"unit_multiplier", "period", "algorithm", "burst", "soft", "block_for", "offset", "count_denied", "leases",
 			"at_once", "lease", "weights", "scale", "then", "max_debt"}},
 	inReplaces:      {[]string{"name"}, nil},
-	inDomainOptions: {nil, []string{"max_keys", "overflow", "atomic", "count_denied"}},
+	inDomainOptions: {nil, []string{"max_keys", "overflow", "atomic", "count_denied", "max_retry_after", "retry_jitter"}},
 	inHTTP:          {nil, []string{"actions"}},
 	inActions:       {nil, actionNames[:]},
 }

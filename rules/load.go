@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -281,6 +282,7 @@ func (l *loader) root(n *yaml.Node, c cuts) bool {
 // domain returns the domain that a file adds to: a new one, or with MergeDomains an earlier one.
 func (l *loader) domain(name string, at *yaml.Node) *domain {
 	d := &domain{name: name, root: &node{}, at: l.place(at)}
+	d.hint.Unit = time.Second
 	if name == "" {
 		return d
 	}

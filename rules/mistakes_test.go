@@ -164,11 +164,13 @@ var loadErrors = []mistake{
 	{"header_value_match", "domain: d\nhttp: [{actions: [{header_value_match: {descriptor_value: v, headers: [{name: x, range_match: {start: 5, end: 5}}]}}]}]\n", `2:95: d: range_match is from 5 to below 5, which no number fits; want start: N, and a larger end`},
 	{"header_value_match", "domain: d\nhttp: [{actions: [{header_value_match: {descriptor_value: v, headers: [{name: x, string_match: {exact: a, prefix: b}}]}}]}]\n", `2:96: d: string_match has 2 conditions; want one of exact, prefix, suffix, contains and safe_regex`},
 	{"header_value_match", "domain: d\nhttp: [{actions: [{header_value_match: {descriptor_value: v, headers: [{name: x, string_match: {safe_regex: {regex: a}, ignore_case: true}}]}}]}]\n", `2:109: d: ignore_case means nothing for safe_regex; want (?i) at the beginning of the expression`},
-	{"sluice", "domain: d\nsluice: yes\n", "2:9: d: sluice is yes; want a map with max_keys, overflow, atomic or count_denied"},
-	{"sluice", "domain: d\nsluice: {max_key: 1}\n", `2:10: d: sluice has no key "max_key" (is it max_keys?); want one of max_keys, overflow, atomic, count_denied`},
+	{"sluice", "domain: d\nsluice: yes\n", "2:9: d: sluice is yes; want a map with max_keys, overflow, atomic, count_denied, max_retry_after or retry_jitter"},
+	{"sluice", "domain: d\nsluice: {max_key: 1}\n", `2:10: d: sluice has no key "max_key" (is it max_keys?); want one of max_keys, overflow, atomic, count_denied, max_retry_after, retry_jitter`},
 	{"max_keys", "domain: d\nsluice: {max_keys: 0}\n", "2:20: d: max_keys is 0; want a whole number from 1 to 2147483647"},
 	{"overflow", "domain: d\nsluice: {overflow: panic}\n", `2:20: d: overflow is "panic"; want evict-soonest, deny-new or admit-new`},
 	{"atomic", "domain: d\nsluice: {atomic: 1}\n", "2:18: d: atomic is 1; want true or false"},
+	{"max_retry_after", "domain: d\nsluice: {max_retry_after: 1500ms}\n", "2:27: d: max_retry_after: 1.5s cannot bound a wait; want whole seconds, up to 8760h0m0s"},
+	{"retry_jitter", "domain: d\nsluice: {retry_jitter: 2h}\n", "2:24: d: retry_jitter: 2h0m0s cannot be added; want whole seconds, from 0 to 1h0m0s"},
 	{"atomic", "domain: d\nsluice: {atomic: true, count_denied: true}\n", "2:9: d: atomic and count_denied are both true, but an atomic call that is denied counts nothing; want one of them"},
 }
 

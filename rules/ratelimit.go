@@ -134,9 +134,14 @@ func (r *rateLimitReader) read(f field) {
 
 // duration reads a time such as 90s or 1h30m, of at least least.
 func (r *rateLimitReader) duration(f field, least time.Duration) time.Duration {
-	d, err := time.ParseDuration(r.text(f, r.path))
+	return r.loader.duration(f, r.path, least)
+}
+
+// duration reads a time of at least least.
+func (l *loader) duration(f field, path string, least time.Duration) time.Duration {
+	d, err := time.ParseDuration(l.text(f, path))
 	if err != nil || d < least {
-		r.errorAt(f.value, r.path, "%s is %s; want a time of at least %v, such as 90s, 15m or 1h30m", f.name, show(f.value), max(least, 0))
+		l.errorAt(f.value, path, "%s is %s; want a time of at least %v, such as 90s, 15m or 1h30m", f.name, show(f.value), max(least, 0))
 		return max(least, 0)
 	}
 	return d

@@ -66,6 +66,8 @@ var reference = []struct {
 		{"overflow", "evict-soonest, deny-new or admit-new (ours): what happens to new keys beyond max_keys. A change counts when the process starts again; a domain that then has its first deny-new or admit-new counts from 0, and the log says so."},
 		{"atomic", "true or false (ours). All descriptors of a call are counted, or, if it is denied, none. That is exact also when calls come at the same time. Rules in shadow_mode do not deny, so they do not keep others from counting."},
 		{"count_denied", "true or false (ours): the setting of rules that have none of their own."},
+		{"max_retry_after", "A time in whole seconds, such as 1h (ours): the longest wait that Retry-After, and the answer to a hold, tell a client that is denied. It changes no decision: a client that comes back too early is denied again. The reset headers, RateLimit and their fields stay exact. With it or retry_jitter, denials by Envoy have Retry-After, too."},
+		{"retry_jitter", "A time in whole seconds, up to 1h (ours): a random part of it is added to that wait, after max_retry_after, so that clients do not come back together."},
 	}},
 	{inHTTP, [][2]string{
 		{"actions", "A list of maps with one action each, in the words of Envoy's routes. Each makes an entry of the descriptor, in order. A request that has no value for one of them has no descriptor by this list."},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/hint"
 )
 
 // Unit is a unit of time, by the numbers of Envoy's protocol.
@@ -114,6 +115,8 @@ type domainOptions struct {
 	overflowSet bool
 	atomic      bool
 	countDenied *bool
+	hint        hint.Hint // how the wait after a denial is told
+	hints       bool      // the file says how
 }
 
 // ownCounters reports whether the domain has counters of its own.

@@ -48,7 +48,7 @@ func (h *Hint) Of(wait time.Duration) time.Duration {
 // CheckMost returns why Most cannot be kept in Units, or an empty text.
 func (h *Hint) CheckMost() string {
 	if h.Most < 0 || h.Most > longest || h.Most%h.Unit != 0 {
-		return fmt.Sprintf("%v cannot bound what is told in units of %v; want 0 for no bound, or a multiple of %v up to %v", h.Most, h.Unit, h.Unit, longest)
+		return fmt.Sprintf("%v cannot bound a wait; want whole %s, up to %v", h.Most, units[h.Unit], longest)
 	}
 	return ""
 }

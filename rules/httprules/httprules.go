@@ -46,7 +46,7 @@ type Config struct {
 	// answer, and is configured to deny then, or if a rule of units in flight limits the request, and the engine has no
 	// room for a hold (rules.ErrManyHolds), or its Store holds no units of another of its rules
 	// (rules.ErrNoHolds). Violated has the paths of the
-	// rules that are over. Retry-After has been set. nil means httplimit.WriteProblem.
+	// rules that are over. Retry-After has been set, by rules.Response.RetryAfter. nil means httplimit.WriteProblem.
 	OnDenied func(http.ResponseWriter, *http.Request, httplimit.Decision)
 
 	// OnDecision is called for each request that the engine has decided, before the handler or
@@ -141,9 +141,6 @@ func (m *middleware) admit(w http.ResponseWriter, r *http.Request) (held *held, 
 	if d.Allowed {
 		return held, true
 	}
-	if d.RetryAfter > 0 && d.RetryAfter != sluice.Never {
-		w.Header().Set("Retry-After", strconv.FormatInt(int64((d.RetryAfter-1)/time.Second)+1, 10))
-	}
 	m.OnDenied(w, r, d)
 	return nil, false
 }
@@ -166,6 +163,9 @@ func (m *middleware) decided(w http.ResponseWriter, r *http.Request, c *call, er
 		m.OnDecision(w, r, &c.resp)
 	}
 	if c.resp.Code != rules.OK {
+		if wait, _ := c.resp.RetryAfter(); wait > 0 && wait != sluice.Never {
+			w.Header().Set("Retry-After", strconv.FormatInt(int64((wait-1)/time.Second)+1, 10))
+		}
 		return denial(&c.resp)
 	}
 	return httplimit.Decision{Allowed: true}

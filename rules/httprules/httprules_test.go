@@ -84,6 +84,21 @@ descriptors:
 - {key: generic_key, value: web, rate_limit: {unit: minute, requests_per_unit: 7}, descriptors: [{key: plan, value: gold, rate_limit: {unlimited: true}}]}
 `
 
+// TestMiddleware_MaxRetryAfter: the header is cut, and the decision is true.
+func TestMiddleware_MaxRetryAfter(t *testing.T) {
+	var told httplimit.Decision
+	s := newSite(t, strings.Replace(site1, "http:", "sluice: {max_retry_after: 5m}\nhttp:", 1), Config{
+		OnDenied: func(w http.ResponseWriter, _ *http.Request, d httplimit.Decision) { told = d; w.WriteHeader(d.Status) },
+	})
+	for range 2 {
+		_, _, _ = s.get(t, "/login")
+	}
+	status, wait, _ := s.get(t, "/login")
+	require.Equal(t, 429, status)
+	require.Equal(t, "300", wait)
+	require.Equal(t, time.Hour, told.RetryAfter)
+}
+
 // TestMiddleware: real requests are limited by each list of actions.
 func TestMiddleware(t *testing.T) {
 	s := newSite(t, site1, Config{})

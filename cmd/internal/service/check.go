@@ -180,7 +180,7 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if call.resp.Code == rules.OK {
 		w.WriteHeader(http.StatusNoContent)
 	} else {
-		if wait := retryAfter(&call.resp); wait != sluice.Never {
+		if wait, _ := call.resp.RetryAfter(); wait != sluice.Never {
 			header.Set("Retry-After", strconv.FormatInt(seconds(wait), 10))
 		}
 		if c.config.RuleHeader != "" {
@@ -302,16 +302,6 @@ func policyName(r *rules.Rule) string {
 		}
 		return c
 	}, name) + `"`
-}
-
-// retryAfter returns how long to wait until no rule denies the call any more.
-func retryAfter(resp *rules.Response) (wait time.Duration) {
-	for i := range resp.Statuses {
-		if st := &resp.Statuses[i]; st.Code == rules.OverLimit {
-			wait = max(wait, st.RetryAfter)
-		}
-	}
-	return wait
 }
 
 // seconds rounds up.

@@ -65,6 +65,18 @@ func (r *running) check(path string, headers ...string) *http.Response {
 	return resp
 }
 
+// TestCheck_MaxRetryAfter: Retry-After is cut, and the reset stays exact.
+func TestCheck_MaxRetryAfter(t *testing.T) {
+	r := start(t, "--rules", rulesFile(t, strings.Replace(checkRules, "http:", "sluice: {max_retry_after: 30s}\nhttp:", 1)), "--manual-clock", "--headers")
+	for range 3 {
+		assert.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.1").StatusCode)
+	}
+	resp := r.check("/check/web", "X-Forwarded-For: 192.0.2.1")
+	assert.Equal(t, 429, resp.StatusCode)
+	assert.Equal(t, "30", resp.Header.Get("Retry-After"))
+	assert.Equal(t, "60", resp.Header.Get("RateLimit-Reset"))
+}
+
 func TestCheck_Answers(t *testing.T) {
 	r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", "--headers", "--headers-draft11", "--rule-header", "X-Denied-By")
 	for i := range 3 {
