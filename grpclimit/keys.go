@@ -61,8 +61,8 @@ func bounded(text string) string {
 //
 // A peer without an address, as on a pipe or, without IPConfig.TrustUnix, a Unix socket, is
 // ErrNoKey; a text of a trusted proxy that is no address, ErrBadKey.
-// IPConfig.OnUntrustedProxy is given a request with nothing but the address and these headers,
-// which it must not keep; without it one call in 256 is looked at, at random.
+// IPConfig.OnUntrustedProxy and OnMissingHeader are given a request with nothing but the address and these headers,
+// which they must not keep; without OnUntrustedProxy one call in 256 is looked at, at random.
 //
 // Of the calls of one connection, the first one and one in 16 take an allocation or two, and other calls
 // none; calls of a proxy take two.

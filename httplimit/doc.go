@@ -41,9 +41,9 @@
 //
 // [ByRemoteIP] counts a client by its address: the address of the socket, or behind proxies, which
 // have to be named, the one that they have seen. There is no switch that trusts everybody.
-// A proxy that was not named, which makes one client of all of its clients, is logged once,
-// and so is a middleware that is around itself: IPConfig.OnUntrustedProxy and
-// Config.OnCountedTwice.
+// A proxy that was not named, which makes one client of all of its clients, is logged once. So is a named proxy
+// that sends no header, and a middleware that is around itself: IPConfig.OnUntrustedProxy,
+// IPConfig.OnMissingHeader and Config.OnCountedTwice.
 // All texts of one address are one key, IPv6 is cut to the network that one host can use
 // all of, and no two IPv4 clients share a key. [IPTiers] adds wider networks with larger
 // budgets, so that owning many IPv6 networks buys little.

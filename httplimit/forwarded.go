@@ -32,6 +32,7 @@ func (k *ipKeyer) client(r *http.Request) (node, error) {
 	case !blank(lines):
 		return k.forwarded(lines)
 	case ok && !k.required:
+		k.missing.tell(r, k.header)
 		return peer, nil
 	}
 	return node{}, k.noHeader

@@ -49,6 +49,12 @@ type IPConfig struct {
 	// instead of a request of the peer itself; see ByRemoteIP.
 	RequireHeader bool
 
+	// OnMissingHeader is called for each request from a trusted peer without Header that is counted under the
+	// peer's own address, to count them, say: if the peer is a proxy that does not write Header, all of its clients share one
+	// budget. It does not change the key. nil logs the first one by slog.Default, which can be a health check. It is
+	// refused with RequireHeader, under which there are none, and without TrustedProxies.
+	OnMissingHeader func(*http.Request)
+
 	// OnUntrustedProxy is called for each request from a peer that is no trusted proxy but
 	// has sent X-Forwarded-For, Forwarded, X-Real-IP or Header, to count them, say: if the
 	// peer is a proxy, all of its clients share its budget. It can be a client's own doing,
@@ -112,8 +118,8 @@ const (
 // that address is a proxy's, and one client could use up its budget for all that it sends on its
 // own. A client behind proxies that append in order cannot cause it. A trusted peer that
 // sends no header, or an empty one, speaks for itself, as health checks and internal
-// callers do; where a client could make a proxy drop the header (CVE-2022-31813), set
-// RequireHeader.
+// callers do, and OnMissingHeader is told; where no trusted peer does, or a client could make a proxy drop the
+// header (CVE-2022-31813), set RequireHeader.
 //
 // A client takes no allocation if its key is as the socket or a proxy has written it, as that
 // of an IPv4 address is, or if it came lately: up to 1024 keys are kept. Any other takes one, and
@@ -134,6 +140,7 @@ type ipKeyer struct {
 	required  bool
 	v4, v6    int           // lengths of prefixes
 	unnamed   *unnamedProxy // nil if nobody is to be told
+	missing   *missingHeader
 	noHeader  error
 	texts     texts
 }
@@ -147,6 +154,7 @@ func newIPKeyer(c IPConfig) (*ipKeyer, error) {
 		v4:        cmp.Or(c.IPv4Bits, defaultIPv4Bits),
 		v6:        cmp.Or(c.IPv6Bits, defaultIPv6Bits),
 		unnamed:   newUnnamedProxy(c),
+		missing:   &missingHeader{hook: c.OnMissingHeader},
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -168,6 +176,8 @@ func (c IPConfig) validate() error {
 		return configErrorf("IPConfig.Header", "%.64q without TrustedProxies would believe every client; want the addresses of the proxies that write it", c.Header)
 	case !proxies && c.RequireHeader:
 		return configErrorf("IPConfig.RequireHeader", "is set without TrustedProxies, so no header is read; want the addresses of the proxies")
+	case c.OnMissingHeader != nil && (len(c.TrustedProxies) == 0 || c.RequireHeader):
+		return configErrorf("IPConfig.OnMissingHeader", "is set without TrustedProxies, or with RequireHeader, so that no request is counted under a proxy's address; want TrustedProxies alone, or nil")
 	case proxies && !isToken(c.Header):
 		return notAToken("IPConfig.Header", c.Header, headerXFF)
 	}
@@ -340,7 +350,7 @@ func IPTiers(ip IPConfig, base sluice.Config, growth int) ([]Policy, error) {
 			return nil, err
 		}
 		if i > 0 {
-			key.unnamed = nil // the first one tells
+			key.unnamed, key.missing = nil, nil // the first one tells
 		}
 		c := base
 		if max(c.Limit.Rate, c.Limit.Burst) > math.MaxInt/factor {

@@ -56,6 +56,24 @@ func (u *unnamedProxy) tell(r *http.Request, header string) {
 	}
 }
 
+// missingHeader tells of requests from a trusted proxy that does not say whom it speaks for.
+type missingHeader struct {
+	hook func(*http.Request)
+	said atomic.Bool
+}
+
+func (m *missingHeader) tell(r *http.Request, header string) {
+	switch {
+	case m == nil:
+	case m.hook != nil:
+		m.hook(r)
+	case !m.said.Load() && m.said.CompareAndSwap(false, true):
+		slog.WarnContext(r.Context(), "httplimit: a trusted proxy has sent no header that names its client, and is counted under its own address: "+
+			"if it speaks for clients, all of them share one budget; have it write the header, and set IPConfig.RequireHeader",
+			"peer", r.RemoteAddr, "header", header)
+	}
+}
+
 // requestsLookedAt is for how many requests a middleware looks whether it is around
 // itself. A set-up in which it is shows that as soon as the route is asked for.
 const requestsLookedAt = 1024

@@ -74,10 +74,51 @@ func TestByRemoteIP_AProxyThatNobodyNamed(t *testing.T) {
 	}
 }
 
-// Nothing is said of trusted proxies, nor of clients without such a header.
+// A trusted proxy that names no client puts all of its clients into one budget. That is said once, or to a hook for each
+// request.
+func TestByRemoteIP_ATrustedProxyWithoutTheHeader(t *testing.T) {
+	for _, value := range []string{"", " "} { // none, and an empty one
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr = "10.0.0.1:80"
+		if value != "" {
+			r.Header.Set("CF-Connecting-IP", value)
+		}
+		c, told := trustingOne, 0
+		logs := sluice.Must(httplimit.ByRemoteIP(c))
+		c.OnMissingHeader = func(got *http.Request) { assert.Same(t, r, got); told++ }
+		tells := sluice.Must(httplimit.ByRemoteIP(c))
+		ask := func(f httplimit.KeyFunc) {
+			key, err := f(r)
+			require.NoError(t, err)
+			require.Equal(t, "10.0.0.1", key)
+		}
+		text := logged(func() { ask(logs); ask(logs) })
+		assert.Equal(t, 1, strings.Count(text, "\n"), text)
+		assert.Contains(t, text, "level=WARN")
+		assert.Contains(t, text, "peer=10.0.0.1:80 header=Cf-Connecting-Ip")
+		assert.Contains(t, text, "IPConfig.RequireHeader")
+		assert.Empty(t, logged(func() { ask(tells); ask(tells) }))
+		assert.Equal(t, 2, told)
+
+		c.OnMissingHeader, c.RequireHeader = nil, true
+		required := sluice.Must(httplimit.ByRemoteIP(c))
+		assert.Empty(t, logged(func() {
+			_, err := required(r)
+			require.ErrorIs(t, err, httplimit.ErrBadKey)
+		}))
+		c.OnMissingHeader = func(*http.Request) {}
+		_, err := httplimit.ByRemoteIP(c)
+		require.ErrorContains(t, err, "IPConfig.OnMissingHeader: is set without TrustedProxies, or with RequireHeader")
+		_, err = httplimit.ByRemoteIP(httplimit.IPConfig{OnMissingHeader: c.OnMissingHeader})
+		require.ErrorContains(t, err, "IPConfig.OnMissingHeader")
+	}
+}
+
+// Nothing is said of trusted proxies that name their clients, nor of clients without such a header.
 func TestByRemoteIP_NothingIsSaidOfWhatIsInOrder(t *testing.T) {
 	c := trustingOne
 	c.OnUntrustedProxy = func(*http.Request, string) { t.Error("told") }
+	c.OnMissingHeader = func(*http.Request) { t.Error("told") }
 	f := sluice.Must(httplimit.ByRemoteIP(c))
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	_, err := f(r)
@@ -96,6 +137,16 @@ func TestIPTiers_TellOnceOfAProxy(t *testing.T) {
 	policies, err := httplimit.IPTiers(httplimit.IPConfig{OnUntrustedProxy: func(*http.Request, string) { told++ }}, sluice.Config{Limit: sluice.PerSecond(1)}, 4)
 	require.NoError(t, err)
 	get(wrap(t, httplimit.Config{Policies: policies}, ok200), "X-Forwarded-For", "203.0.113.7")
+	assert.Equal(t, 1, told)
+
+	told = 0
+	c := trustingOne
+	c.OnMissingHeader = func(*http.Request) { told++ }
+	policies, err = httplimit.IPTiers(c, sluice.Config{Limit: sluice.PerSecond(1)}, 4)
+	require.NoError(t, err)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "10.0.0.1:80"
+	wrap(t, httplimit.Config{Policies: policies}, ok200).ServeHTTP(httptest.NewRecorder(), r)
 	assert.Equal(t, 1, told)
 }
 

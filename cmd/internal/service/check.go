@@ -30,12 +30,16 @@ type checker struct {
 	failed   atomic.Uint64
 	told     atomic.Int64 // when a failure was last logged, Unix nanoseconds
 	unknown  *strangers   // domains that are not there
+
+	headerless     atomic.Uint64 // calls counted under a trusted proxy's address, for want of --client-header
+	toldHeaderless sync.Once
 }
 
 // proxies are the peers that are trusted to describe a request.
 type proxies struct {
 	ranges []netip.Prefix
 	client httplimit.KeyFunc // the client's address, from trusted peers
+	first  httplimit.KeyFunc // that, once for each call: it tells of mistakes
 }
 
 // compiledActions make descriptors of requests by the actions of a set.
@@ -43,6 +47,7 @@ type compiledActions struct {
 	set      *rules.Set
 	byDomain map[string]*httprules.Describer
 	none     *httprules.Describer // for a domain without actions
+	address  map[string]bool      // domains whose descriptors have the client's address
 }
 
 // checkCall is the state of a call while it is decided.
@@ -85,10 +90,10 @@ func (s *server) tellEndless(set *rules.Set) {
 	}
 }
 
-// newProxies reads --trusted-proxies and --client-header. untrusted is called for headers of peers that are not
-// trusted.
-func newProxies(c *Config, untrusted func(r *http.Request, header string)) (p proxies, err error) {
-	ip := httplimit.IPConfig{OnUntrustedProxy: untrusted}
+// newProxies reads --trusted-proxies, --client-header and --require-client-header. untrusted is called for headers of peers
+// that are not trusted, and missing for trusted peers without the header.
+func newProxies(c *Config, untrusted func(r *http.Request, header string), missing func(*http.Request)) (p proxies, err error) {
+	ip := httplimit.IPConfig{OnUntrustedProxy: func(*http.Request, string) {}}
 	for _, text := range c.TrustedProxies {
 		r, err := parsePrefix(text)
 		if err != nil {
@@ -97,7 +102,15 @@ func newProxies(c *Config, untrusted func(r *http.Request, header string)) (p pr
 		p.ranges = append(p.ranges, r)
 		ip.TrustedProxies, ip.Header = p.ranges, c.ClientHeader
 	}
-	if p.client, err = httplimit.ByRemoteIP(ip); err != nil {
+	ip.RequireHeader = c.RequireClientHeader && len(p.ranges) > 0 // the flag without these is for checkMeanings to refuse
+	client := ip
+	if ip.OnUntrustedProxy = untrusted; len(p.ranges) > 0 && !ip.RequireHeader {
+		client.OnMissingHeader, ip.OnMissingHeader = func(*http.Request) {}, missing
+	}
+	if p.client, err = httplimit.ByRemoteIP(client); err == nil {
+		p.first, err = httplimit.ByRemoteIP(ip)
+	}
+	if err != nil {
 		return p, fmt.Errorf("--trusted-proxies or --client-header: %w", err)
 	}
 	return p, nil
@@ -132,8 +145,34 @@ func newChecker(s *server) (c *checker, err error) {
 			s.log.Warn("a peer of /check is no trusted proxy, and its headers are not believed: if it is a proxy, all of its clients are one; see --trusted-proxies",
 				"peer", r.RemoteAddr, "header", header)
 		})
-	})
+	}, c.missing)
 	return c, err
+}
+
+// missing counts a call of a trusted proxy that does not say who the client is, if the client's address is counted: all clients of
+// the proxy then share one budget.
+func (c *checker) missing(r *http.Request) {
+	set, _ := c.engine.Set()
+	domain, _ := domainOf(set, r)
+	if !c.compile(set).address[domain] {
+		return
+	}
+	c.headerless.Add(1)
+	c.toldHeaderless.Do(func() {
+		c.log.Warn("a trusted proxy has asked /check without a header that names the client, and is counted under its own address: if it asks for clients, all of them are one; have it send --client-header, and set --require-client-header",
+			"peer", r.RemoteAddr, "header", c.config.ClientHeader, "domain", fmt.Sprintf("%.64q", domain))
+	})
+}
+
+// domainOf returns the domain that a call is about. ok is false if it names none, and there is more than one.
+func domainOf(set *rules.Set, r *http.Request) (domain string, ok bool) {
+	if domain = r.PathValue("domain"); domain != "" {
+		return domain, true
+	}
+	if all := set.Domains(); len(all) == 1 {
+		return all[0], true
+	}
+	return "", false
 }
 
 // ServeHTTP answers 204, or 429 (403 for deny=403 in the query) with Retry-After. The body is
@@ -149,14 +188,10 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	set, _ := c.engine.Set()
-	domain := r.PathValue("domain")
-	if domain == "" {
-		all := set.Domains()
-		if len(all) != 1 {
-			http.Error(w, fmt.Sprintf("there are %d domains; want /check/DOMAIN", len(all)), http.StatusNotFound)
-			return
-		}
-		domain = all[0]
+	domain, ok := domainOf(set, r)
+	if !ok {
+		http.Error(w, fmt.Sprintf("there are %d domains; want /check/DOMAIN", len(set.Domains())), http.StatusNotFound)
+		return
 	}
 	call := c.calls.Get().(*checkCall)
 	var request errRequest
@@ -209,7 +244,7 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	if _, err := c.proxies.client(r); err != nil {
+	if _, err := c.proxies.first(r); err != nil {
 		return err // an error of the proxy, so it is found before Describe
 	}
 	call.req.Domain = domain
@@ -231,18 +266,29 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 	return err
 }
 
-func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer {
+// compile returns the actions of a set.
+func (c *checker) compile(set *rules.Set) *compiledActions {
 	now := c.compiled.Load()
-	if now == nil || now.set != set {
-		now = &compiledActions{set: set, byDomain: map[string]*httprules.Describer{}}
-		now.none = httprules.NewDescriber(nil, c.proxies.client)
-		for _, name := range set.Domains() {
-			if actions := set.Actions(name); actions != nil {
-				now.byDomain[name] = httprules.NewDescriber(actions, c.proxies.client)
-			}
-		}
-		c.compiled.Store(now)
+	if now != nil && now.set == set {
+		return now
 	}
+	now = &compiledActions{set: set, byDomain: map[string]*httprules.Describer{}, address: map[string]bool{}}
+	now.none = httprules.NewDescriber(nil, c.proxies.client)
+	for _, name := range set.Domains() {
+		actions := set.Actions(name)
+		if actions != nil {
+			now.byDomain[name] = httprules.NewDescriber(actions, c.proxies.client)
+		}
+		now.address[name] = actions == nil || slices.ContainsFunc(actions, func(list []rules.Action) bool {
+			return slices.ContainsFunc(list, func(a rules.Action) bool { return a.Kind == rules.RemoteAddress || a.Kind == rules.MaskedRemoteAddress })
+		})
+	}
+	c.compiled.Store(now)
+	return now
+}
+
+func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer {
+	now := c.compile(set)
 	if d := now.byDomain[domain]; d != nil {
 		return d
 	}
@@ -316,16 +362,18 @@ func seconds(d time.Duration) int64 {
 // fail answers a call that could not be decided, and logs the error, at most once a minute.
 func (c *checker) fail(w http.ResponseWriter, err error) {
 	c.failed.Add(1)
+	nobody := errors.Is(err, httplimit.ErrBadKey) || errors.Is(err, httplimit.ErrNoKey)
+	open := c.config.FailOpen && !(nobody && c.config.RequireClientHeader)
 	now, told := time.Now().UnixNano(), c.told.Load()
 	if now-told > int64(time.Minute) && c.told.CompareAndSwap(told, now) {
-		c.log.Error("a call of /check failed", "error", err, "admitted", c.config.FailOpen)
+		c.log.Error("a call of /check failed", "error", err, "admitted", open)
 	}
-	if c.config.FailOpen {
+	if open {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	reason := "the check failed"
-	if errors.Is(err, httplimit.ErrBadKey) || errors.Is(err, httplimit.ErrNoKey) {
+	if nobody {
 		reason = err.Error()
 	}
 	http.Error(w, reason, http.StatusInternalServerError)

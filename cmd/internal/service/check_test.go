@@ -279,6 +279,34 @@ func TestCheck_Failures(t *testing.T) {
 	}
 }
 
+// TestCheck_NoClientHeader: a trusted proxy that names no client is counted under its own address, which a metric and one line
+// in the log tell; with --require-client-header it is refused, also under --fail-open.
+func TestCheck_NoClientHeader(t *testing.T) {
+	const metric = "sluice_check_without_client_header_total"
+	other := "domain: other\nhttp:\n- actions: [{request_headers: {header_name: x-api-key, descriptor_key: client}}]\ndescriptors:\n- {key: client, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	r := start(t, "--rules", rulesFile(t, checkRules)+","+rulesFile(t, other), "--manual-clock")
+	for i, want := range []int{204, 204, 204, 429, 429} {
+		assert.Equal(t, want, r.check("/check/web").StatusCode, i)
+	}
+	assert.EqualValues(t, 5, r.scrape()[metric], "once each, although two descriptors have the address")
+	assert.Equal(t, 204, r.check("/check/other").StatusCode)
+	assert.Equal(t, 204, r.check("/check/unknown").StatusCode)
+	assert.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.1").StatusCode)
+	assert.EqualValues(t, 5, r.scrape()[metric])
+	assert.Equal(t, 1, strings.Count(r.log.String(), "without a header that names the client"))
+	for _, open := range []bool{false, true} {
+		r := start(t, "--rules", rulesFile(t, checkRules), "--manual-clock", "--require-client-header", fmt.Sprintf("--fail-open=%t", open))
+		for range 5 {
+			resp := r.check("/check/web")
+			assert.Equal(t, 500, resp.StatusCode)
+		}
+		assert.Equal(t, 204, r.check("/check/web", "X-Forwarded-For: 192.0.2.1").StatusCode)
+		assert.Zero(t, r.scrape()[metric])
+		assert.Equal(t, 1, strings.Count(r.log.String(), "trusted proxy has sent no header X-Forwarded-For"))
+		assert.Equal(t, 1, strings.Count(r.log.String(), "admitted=false"))
+	}
+}
+
 // TestCheck_ReplayAgrees: sluice replay decides each line of a log as /check decided the request that the
 // line is of, whatever its client has sent.
 func TestCheck_ReplayAgrees(t *testing.T) {

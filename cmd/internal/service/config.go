@@ -51,10 +51,11 @@ type Config struct {
 
 	MaxMessage, MaxDescriptors, MaxEntries, MaxValue int
 
-	TrustedProxies []string
-	ClientHeader   string
-	HeadersDraft11 bool
-	FailOpen       bool
+	TrustedProxies      []string
+	ClientHeader        string
+	RequireClientHeader bool
+	HeadersDraft11      bool
+	FailOpen            bool
 
 	State      string
 	StateEvery time.Duration
@@ -160,6 +161,7 @@ func (c *Config) answerFlags(f *pflag.FlagSet) {
 func (c *Config) checkFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.TrustedProxies, "trusted-proxies", []string{"127.0.0.0/8", "::1/128"}, "addresses of proxies that /check believes what they say of a request")
 	f.StringVar(&c.ClientHeader, "client-header", "X-Forwarded-For", "header in which they say who the client is")
+	f.BoolVar(&c.RequireClientHeader, "require-client-header", false, "refuse what they ask without it, in place of counting it under the proxy's address; also with --fail-open")
 	f.BoolVar(&c.FailOpen, "fail-open", false, "let /check admit what it cannot decide")
 	f.BoolVar(&c.HeadersDraft11, "headers-draft11", false, "answer /check with RateLimit and RateLimit-Policy, as the IETF has them in draft 11")
 }
@@ -312,7 +314,7 @@ func (c *Config) checkXDS() error {
 }
 
 func (c *Config) checkProxies() error {
-	_, err := newProxies(c, nil)
+	_, err := newProxies(c, nil, nil)
 	return err
 }
 

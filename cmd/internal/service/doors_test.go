@@ -24,7 +24,7 @@ const aCall = `{"domain":"d","descriptors":[{"entries":[{"key":"day","value":"x"
 func TestMeanings(t *testing.T) {
 	values := map[string]string{
 		"redis-pool-size": "3", "redis-ca": "x", "store-budget": "-5s", "on-store-failure": "nope", "leases": "true", "replicas": "-1", "store-health": "true",
-		"xds-tls": "true", "xds-retry": "1s", "xds-retry-max": "1m", "uds-mode": "0600", "trusted-proxies": "10.0.0.1", "fail-open": "true", "headers-draft11": "true",
+		"xds-tls": "true", "xds-retry": "1s", "xds-retry-max": "1m", "uds-mode": "0600", "trusted-proxies": "10.0.0.1", "require-client-header": "true", "fail-open": "true", "headers-draft11": "true",
 		"live-keys": "true", "metrics-path": "/m", "metrics-names": "upstream", "grpc": ":1",
 	}
 	without := map[string]string{
@@ -277,7 +277,6 @@ func TestCheck_UnknownDomain(t *testing.T) {
 		assert.Equal(t, 204, code)
 	}
 	r.oneProblem("/check is asked about a domain without rules, and admits all", `TYPO`)
-	code, _ := r.get("http", "/check/d")
-	assert.Equal(t, 204, code)
+	assert.Equal(t, 204, r.check("/check/d", "X-Forwarded-For: 192.0.2.1").StatusCode)
 	assert.Len(t, r.log.Problems(), 1)
 }

@@ -68,6 +68,7 @@ var (
 	requestsDesc   = desc("sluice_requests_total", "Calls by answer. Those that were refused, or failed, belong to no domain.", "domain", "code")
 	reloadsDesc    = desc("sluice_config_reloads_total", "Loads of the rules, the first one included.", "result")
 	lastReloadDesc = desc("sluice_config_last_reload_successful", "1 if the files of rules were accepted when they were last read, 0 if the rules before them are in force.")
+	headerlessDesc = desc("sluice_check_without_client_header_total", "Calls of /check from a trusted proxy without --client-header, counted under the proxy's address.")
 	buildDesc      = desc("sluice_build_info", "The version of this program.", "version", "goversion")
 )
 
@@ -83,7 +84,7 @@ type collector struct {
 
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	c.rules.Describe(out)
-	for _, d := range []*prometheus.Desc{requestsDesc, reloadsDesc, lastReloadDesc, buildDesc} {
+	for _, d := range []*prometheus.Desc{requestsDesc, reloadsDesc, lastReloadDesc, headerlessDesc, buildDesc} {
 		out <- d
 	}
 }
@@ -96,6 +97,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	calls := c.service.Counts()
 	counter(requestsDesc, calls.Refused+c.checker.failed.Load(), "", "refused")
 	counter(requestsDesc, calls.Panics, "", "internal")
+	counter(headerlessDesc, c.checker.headerless.Load())
 	successes, failures := c.loads.counts()
 	counter(reloadsDesc, failures, "error")
 	counter(reloadsDesc, successes, "success")

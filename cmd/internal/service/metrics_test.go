@@ -310,7 +310,7 @@ func TestMetrics_AreTheEngines(t *testing.T) {
 	}
 	assert.Empty(t, engine, "the service lacks these")
 	assert.ElementsMatch(t, []string{
-		"sluice_build_info", "sluice_config_last_reload_successful", `sluice_config_reloads_total{result="error"}`, `sluice_config_reloads_total{result="success"}`,
+		"sluice_build_info", "sluice_check_without_client_header_total", "sluice_config_last_reload_successful", `sluice_config_reloads_total{result="error"}`, `sluice_config_reloads_total{result="success"}`,
 		`sluice_requests_total{code="internal",domain=""}`, `sluice_requests_total{code="refused",domain=""}`,
 	}, own)
 }
