@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/policies"
 )
 
 // pushbackKey is the trailer by which a server tells clients when to retry, or not to: gRFC A6.
@@ -53,6 +56,8 @@ func (e *DeniedError) Error() string { return "grpclimit: " + e.text() }
 func (e *DeniedError) text() string {
 	d := &e.Decision
 	switch {
+	case d.Code == codes.Canceled:
+		return "the client has ended the call while it waited for its turn"
 	case d.Code == codes.Unavailable:
 		return "a limit that the call has to be counted by does not answer; retry after " + e.retryAfter().String()
 	case !d.passesLater():
@@ -99,7 +104,7 @@ func trailerBytes(name string) int {
 // GRPCStatus returns the status: RESOURCE_EXHAUSTED with a google.rpc.QuotaFailure that names the
 // policies, up to 16 of them and as many as fit, so that the status and the Trailer take at most 6 KiB; and, if a wait
 // helps, a google.rpc.RetryInfo with the time; UNAVAILABLE with a RetryInfo for one whose Remote has failed; or
-// INVALID_ARGUMENT for a call without a key.
+// INVALID_ARGUMENT for a call without a key; or CANCELED for one whose client has gone while it waited.
 func (e *DeniedError) GRPCStatus() *status.Status {
 	d := &e.Decision
 	s := status.New(d.Code, e.text())
@@ -130,13 +135,27 @@ func (e *DeniedError) GRPCStatus() *status.Status {
 // milliseconds after which the call may be sent again, rounded up. It is -1, which says not to,
 // where no wait helps or the wait is longer than its 32 bits can say (24 days); and where the
 // handler has been called, as for a message of a stream: to send that call again might do twice
-// what the handler has done.
+// what the handler has done. After a wait in the Queue it has server-timing, too.
 func (e *DeniedError) Trailer() metadata.MD {
 	d, pushback := &e.Decision, int64(-1)
 	if ms := milliseconds(e.retryAfter()); d.passesLater() && !e.begun && ms <= math.MaxInt32 {
 		pushback = ms
 	}
-	return metadata.Pairs(pushbackKey, strconv.FormatInt(pushback, 10))
+	md := metadata.Pairs(pushbackKey, strconv.FormatInt(pushback, 10))
+	if d.Waited > 0 {
+		md.Set(timingKey, policies.ServerTiming(d.Waited))
+	}
+	return md
+}
+
+// timingKey is the trailer that tells for how long a call has waited.
+const timingKey = "server-timing"
+
+// tellWait sets the trailer of a call that passes after a wait.
+func tellWait(ctx context.Context, d *Decision) {
+	if d.Waited > 0 {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(timingKey, policies.ServerTiming(d.Waited))) // as in deny
+	}
 }
 
 // milliseconds rounds up.

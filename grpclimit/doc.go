@@ -15,7 +15,13 @@
 // (gRFC A6). The answer is trailers only, so that a client whose service config has a retryPolicy
 // with RESOURCE_EXHAUSTED among its codes comes back by itself, after that wait and not before. Where
 // no wait helps there is no RetryInfo, and the pushback is -1, which says not to come back.
-// The details do not tell keys.
+// The details do not tell keys. Config.MaxRetryAfter bounds the wait that is told, and Config.RetryJitter keeps clients from
+// coming back together; Decision.RetryAfter stays exact.
+//
+// # Waiting in place of being denied
+//
+// With a Config.Queue, a [httplimit.Queue], calls and messages over a limit wait for their turn, as many as it says and for as long. The
+// trailer server-timing says for how long a call has waited.
 //
 // # What is promised
 //

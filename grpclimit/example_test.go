@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -103,6 +104,16 @@ func ExampleByPeer() {
 	})
 	fmt.Println(byPeer != nil, err)
 	// Output: true <nil>
+}
+
+// Calls over the limit wait in place of being denied: up to 20 of a client, 1,000 of all, and for 5 seconds at most.
+func ExampleConfig_queue() {
+	perClient := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(10).WithBurst(1)}))
+	limit := sluice.Must(grpclimit.New(grpclimit.Config{
+		Policies: []grpclimit.Policy{{Name: "per-client", Limiter: perClient, Key: sluice.Must(grpclimit.ByPeer(httplimit.IPConfig{}))}},
+		Queue:    sluice.Must(httplimit.NewQueue(httplimit.QueueConfig{MaxWaiting: 1000, MaxPerKey: 20, MaxWait: 5 * time.Second})),
+	}))
+	_ = grpc.NewServer(limit.ServerOptions()...)
 }
 
 // Five logins of a user may fail in an hour.

@@ -84,6 +84,10 @@ type Policy struct {
 	// Key returns the key that a call is counted under.
 	Key KeyFunc
 
+	// MaxPerKey is how many of the calls, and messages, that wait may have one key of this policy, in place of the Queue's: more
+	// for a key that all clients share. 0 means that. It is refused without a Queue, for a Remote and in shadow mode.
+	MaxPerKey int
+
 	// Per is the unit that is counted. The zero value is PerCall.
 	Per Per
 
@@ -121,6 +125,12 @@ type Config struct {
 	// Policies that count the same are judged together: a call, or a message, that one of them
 	// denies is charged to none. At least one is needed.
 	Policies []Policy
+
+	// Queue has calls wait for their turn in place of being denied, and messages of streams, whose RecvMsg or SendMsg
+	// then takes as long: what httplimit.Queue says of requests holds for both. A call that has waited has the trailer
+	// server-timing, such as queue;dur=53: milliseconds. One whose client has gone while it waited ends with CANCELED. nil
+	// has none wait.
+	Queue *httplimit.Queue
 
 	// Skip returns true for calls that pass without being counted, their messages too. It is
 	// asked once a call. nil means SkipHealthAndReflection; for none, give it a function that
@@ -192,7 +202,7 @@ type Decision struct {
 
 	// Code is codes.OK if it passes; codes.ResourceExhausted if it is denied,
 	// codes.InvalidArgument if that is for the error of a Key, or codes.Unavailable if it is for
-	// the error of a Remote.
+	// the error of a Remote; codes.Canceled if the client has gone while it waited in the Queue.
 	Code codes.Code
 
 	// Violated names the policies that have denied the call, in the order of Config.Policies:
@@ -213,8 +223,11 @@ type Decision struct {
 	// RetryAfter is the wait after which the call would pass if nothing else happens, or
 	// sluice.Never if no wait helps. It is 0 if it passes, or has no key. It is in real time:
 	// where a limiter's clock has a Resolution, as a sluice.CoarseClock has, by which it can
-	// lag, twice that is in it.
+	// lag, twice that is in it. With a Queue those who wait in front are in it.
 	RetryAfter time.Duration
+
+	// Waited is how long the call has waited in the Queue, in real time; 0 for one that had no place there.
+	Waited time.Duration
 
 	// RemoteError is the error of a Remote that the call is denied for, or that could not count its denial. If it
 	// passes, it is the first of those in shadow mode, or nil.

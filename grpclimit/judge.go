@@ -23,6 +23,7 @@ type Judge struct {
 	hint   hint.Hint
 	passed error             // errors of a Key that leave out its policy; nil for none
 	holds  *inflight.Renewer // nil without InFlight policies
+	queue  *policies.Queue   // nil for none
 
 	// The policies that are judged together, by the subject that they judge.
 	unary, opening, received, sent judged
@@ -53,7 +54,10 @@ func New(c Config) (*Judge, error) {
 	if c.Skip == nil {
 		c.Skip = SkipHealthAndReflection
 	}
-	j := &Judge{config: c, hint: c.hint()}
+	j := &Judge{config: c, hint: c.hint(), queue: (*policies.Queue)(c.Queue)}
+	if field, reason := policies.PutInto(j.queue, list); reason != "" {
+		return nil, &ConfigError{"Config." + field, reason}
+	}
 	if c.OnKeyError == KeyErrorSkip {
 		j.passed = ErrNoKey
 	}
@@ -79,7 +83,7 @@ func New(c Config) (*Judge, error) {
 func newPolicies(c *Config) ([]policy, error) {
 	list := make([]policy, len(c.Policies))
 	for i, p := range c.Policies {
-		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, CountsDenialsOf: p.CountsDenialsOf, Own: p.Per}
+		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, CountsDenialsOf: p.CountsDenialsOf, MaxPerKey: p.MaxPerKey, Own: p.Per}
 		q := &list[i]
 		if p.Key != nil {
 			q.Key = func(r *request) (string, error) { return p.Key(r.ctx, r.call) }
@@ -153,7 +157,7 @@ func (j *Judge) judge(ctx context.Context, call Call) (d Decision, rest *judgeme
 	if by.settles {
 		j.judgeWhole(m, by, lacks, &d)
 	} else {
-		m.decide(lacks, &d)
+		m.decide(lacks, j.queue, &d)
 		j.tell(m, &d)
 	}
 	if d.Allowed && by.ends {
@@ -171,7 +175,7 @@ func (j *Judge) judgeWhole(m *judgement, by *judged, lacks policies.Lacking, d *
 			j.settle(m, by, codes.Internal)
 		}
 	}()
-	m.decide(lacks, d)
+	m.decide(lacks, j.queue, d)
 	denied = !d.Allowed
 	if d.Allowed && j.holds != nil && m.Holds() {
 		m.held = &inflight.Lease{}
@@ -197,19 +201,30 @@ var outcomes = [...]codes.Code{
 	policies.Denied:   codes.ResourceExhausted,
 	policies.Keyless:  codes.InvalidArgument,
 	policies.Failed:   codes.Unavailable,
+	policies.Gone:     codes.Canceled,
 	policies.Admitted: codes.OK,
 }
 
-// decide charges the call to all policies, or to none.
-func (m *judgement) decide(lacks policies.Lacking, d *Decision) {
-	out := m.Judge(m.request.ctx, lacks)
-	d.Allowed, d.Code, d.Violated, d.WouldDeny = out.Outcome == policies.Admitted, outcomes[out.Outcome], out.Violated, out.WouldDeny
-	d.OverSoft, d.Remaining, d.RetryAfter, d.KeyError = out.OverSoft, out.Remaining, out.RetryAfter, out.KeyError
-	if out.FarError != nil {
-		d.RemoteError = fmt.Errorf("grpclimit: %w", out.FarError)
+// decide charges the call to all policies, or to none. With a queue it waits for its turn.
+func (m *judgement) decide(lacks policies.Lacking, q *policies.Queue, d *Decision) {
+	if q != nil {
+		out := m.JudgeInTurn(m.request.ctx, lacks, q)
+		d.tell(&out)
+	} else {
+		out := m.Judge(m.request.ctx, lacks)
+		d.tell(&out)
 	}
 	if !d.Allowed {
 		d.Charges = m.explain()
+	}
+}
+
+// tell puts the outcome into the words of this package.
+func (d *Decision) tell(out *policies.Decision) {
+	d.Allowed, d.Code, d.Violated, d.WouldDeny = out.Outcome == policies.Admitted, outcomes[out.Outcome], out.Violated, out.WouldDeny
+	d.OverSoft, d.Remaining, d.RetryAfter, d.Waited, d.KeyError = out.OverSoft, out.Remaining, out.RetryAfter, out.Waited, out.KeyError
+	if out.FarError != nil {
+		d.RemoteError = fmt.Errorf("grpclimit: %w", out.FarError)
 	}
 }
 

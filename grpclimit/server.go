@@ -43,10 +43,11 @@ func (j *Judge) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return handler(ctx, req)
 	}
 	d, rest := j.judge(ctx, call)
-	switch {
-	case !d.Allowed:
+	if !d.Allowed {
 		return nil, j.deny(ctx, d)
-	case rest != nil:
+	}
+	tellWait(ctx, &d)
+	if rest != nil {
 		return j.handleAndSettle(ctx, rest, handler)
 	}
 	return handler(ctx, req)
@@ -92,6 +93,7 @@ func (j *Judge) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	if !d.Allowed {
 		return j.deny(ctx, d)
 	}
+	tellWait(ctx, &d)
 	code := codes.Internal
 	defer func() { j.conclude(rest, code) }()
 	err := j.serve(srv, ss, call, handler)

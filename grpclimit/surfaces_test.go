@@ -19,6 +19,7 @@ import (
 
 // surfaceConfig is a Setup for a server.
 func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
+	c.Queue = s.Queue
 	for _, p := range s.Policies {
 		policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, CountsDenialsOf: p.CountsDenialsOf, Key: func(context.Context, grpclimit.Call) (string, error) { return p.Key() }}
 		if p.Remote != nil {
@@ -305,6 +306,7 @@ func cannotByClient(more map[string]string) map[string]string {
 		"panics in OnDecision":        "there is none",
 		"panics in Limit":             "there is none",
 		"remote":                      "a Client waits for Limiters of its own",
+		"queue":                       "a Client waits by itself: see MaxWait",
 		"limit that calls bring":      "a Client knows its limit",
 		"denials of another policy":   "a Client has one limit",
 		"denied by the second policy": "a Client has one limit",

@@ -42,6 +42,9 @@ func TestMiddleware_AllocationsOfAnAdmittedRequest(t *testing.T) {
 			c.OnKeyError = httplimit.KeyErrorSkip
 			c.OnCountedTwice = func(*http.Request) {}
 		}, 0},
+		{"queue", func(c *httplimit.Config) {
+			c.Queue = sluice.Must(httplimit.NewQueue(httplimit.QueueConfig{MaxWaiting: 9, MaxPerKey: 3, MaxWait: time.Second}))
+		}, 0},
 		// The charges, the Decision in the context, the context, and the request.
 		{"explained", func(c *httplimit.Config) { c.Explain = true }, 4},
 		// The slice of all values, and RateLimit; RateLimit-Policy is made once.

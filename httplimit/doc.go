@@ -62,6 +62,8 @@
 // strangers how much the service takes, and how much is left, which may be more than they
 // should know.
 //
+// Headers.MaxRetryAfter bounds what Retry-After tells, and Headers.RetryJitter keeps clients from coming back together. All else stays exact.
+//
 // The values are the decision's, before Config.Settle. Where it does not say them all
 // they are read right after it, and charges of other requests to the key in between show. In the words of the draft, with R the
 // limit's rate per period P, and B its burst:
@@ -107,6 +109,14 @@
 // http.TimeoutHandler answers while its handler goes on. Inside the middleware it frees the unit with the answer: ten at once
 // become as many as there are handlers that do not heed their context. Put it around the middleware, or have handlers
 // return when their context ends. So with the timeouts of frameworks that go on by themselves.
+//
+// # Waiting in place of being denied
+//
+// With a [Queue] requests over a limit wait for their turn, as many as it says and for as long, as with nginx's burst and .NET's
+// QueueLimit. A limit whose burst is 1, as sluice.PerSecond(10).WithBurst(1), then has requests pass one by one:
+//
+//	queue := sluice.Must(httplimit.NewQueue(httplimit.QueueConfig{MaxWaiting: 1000, MaxPerKey: 20, MaxWait: 5 * time.Second}))
+//	limit := sluice.Must(httplimit.New(httplimit.Config{Policies: policies, Queue: queue}))
 //
 // # Limits that processes share
 //

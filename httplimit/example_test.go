@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -186,6 +187,31 @@ func ExamplePolicy_limit() {
 	// ann true
 	// bob true
 	// bob false
+}
+
+// Requests over the limit wait, up to two for each user and for a minute at most, and pass one after another.
+func ExampleQueue() {
+	queue, err := httplimit.NewQueue(httplimit.QueueConfig{MaxWaiting: 1000, MaxPerKey: 2, MaxWait: time.Minute})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	users := sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerSecond(20).WithBurst(1)}))
+	limit := sluice.Must(httplimit.New(httplimit.Config{
+		Policies: []httplimit.Policy{{Name: "users", Limiter: users, Key: byUser}},
+		Queue:    queue,
+		Headers:  httplimit.Headers{ServerTiming: true},
+	}))
+	handler := limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() { fmt.Println(asUser(handler, "ann", "secret").Code) })
+	}
+	all.Wait()
+	// Output:
+	// 200
+	// 200
+	// 200
 }
 
 // A key that is in the body, which a middleware must not read: the handler reads it, and then

@@ -76,6 +76,10 @@ type Headers struct {
 
 	// XRetryAfter sends X-RateLimit-Retry-After, which is the same as Retry-After.
 	XRetryAfter bool
+
+	// ServerTiming sends Server-Timing (W3C) with the metric queue, whose dur is the milliseconds that the request has
+	// waited in the Queue, if it has. It adds to the field if that is there already.
+	ServerTiming bool
 }
 
 // HeaderVersion is a version of the fields RateLimit-Policy and RateLimit, which are
@@ -221,8 +225,11 @@ func newFields(c Headers, list []policy) fields {
 
 // set sets the headers for a decision.
 func (f *fields) set(h http.Header, j *judgement, d *Decision) {
+	if f.ServerTiming && d.Waited > 0 {
+		h["Server-Timing"] = append(h["Server-Timing"], policies.ServerTiming(d.Waited))
+	}
 	switch {
-	case d.Status == http.StatusBadRequest, d.Allowed && !f.quotas:
+	case d.Status == http.StatusBadRequest, d.Status == StatusClientGone, d.Allowed && !f.quotas:
 		return
 	case d.Status == http.StatusServiceUnavailable: // so that nothing is known
 		f.setRetryAfter(h, make([]string, 0, 2), nil, d)

@@ -69,6 +69,10 @@ type Policy struct {
 	// Settle. Empty means that it counts requests.
 	CountsDenialsOf string
 
+	// MaxPerKey is how many of the requests that wait may have one key of this policy, in place of QueueConfig.MaxPerKey: more
+	// for a key that all clients share. 0 means that. It is refused without a Queue, for a Remote and in shadow mode.
+	MaxPerKey int
+
 	// Unit is the quota unit (qu) in RateLimit-Policy, such as "content-bytes"; empty
 	// means "requests". It has at most 64 printable ASCII characters.
 	Unit string
@@ -81,6 +85,9 @@ type Config struct {
 	// Policies are judged together: a request that one of them denies is charged to
 	// none. At least one is needed.
 	Policies []Policy
+
+	// Queue has requests wait for their turn in place of being denied. nil has none wait.
+	Queue *Queue
 
 	// Skip returns true for requests that pass without being counted; they get no
 	// headers. nil skips none. A client that can make it return true is not limited.
@@ -172,7 +179,8 @@ type Decision struct {
 	Allowed bool
 
 	// Status is the status for a request that is denied: 429, 400 if a Key has returned an
-	// error, or 503 if a Remote has. It is 0 if the request passes.
+	// error, or 503 if a Remote has; StatusClientGone for one whose client has gone while it waited in the Queue. It is
+	// 0 if the request passes.
 	Status int
 
 	// Violated names the policies that have denied the request, in the order of
@@ -195,8 +203,11 @@ type Decision struct {
 	// RetryAfter is the wait after which the request would pass if nothing else
 	// happens, or sluice.Never if no wait helps. It is 0 if it passes, or has no key.
 	// It is in real time: where a limiter's clock has a Resolution, as a
-	// sluice.CoarseClock has, by which it can lag, twice that is in it.
+	// sluice.CoarseClock has, by which it can lag, twice that is in it. With a Queue those who wait in front are in it.
 	RetryAfter time.Duration
+
+	// Waited is how long the request has waited in the Queue, in real time; 0 for one that had no place there.
+	Waited time.Duration
 
 	// RemoteError is the error of a Remote that the request is denied for, or that could not count its denial. If it
 	// passes, it is the first of those in shadow mode, or nil.

@@ -31,7 +31,7 @@ type own struct {
 func newPolicies(ps []Policy) ([]policy, error) {
 	list := make([]policy, len(ps))
 	for i, p := range ps {
-		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, Key: p.Key, Cost: p.Cost, Limit: p.Limit, Settle: p.Settle, CountsDenialsOf: p.CountsDenialsOf, Own: own{unit: p.Unit}}
+		list[i] = policy{Name: p.Name, Limiter: p.Limiter, Remote: p.Remote, Shadow: p.Shadow, Key: p.Key, Cost: p.Cost, Limit: p.Limit, Settle: p.Settle, CountsDenialsOf: p.CountsDenialsOf, MaxPerKey: p.MaxPerKey, Own: own{unit: p.Unit}}
 	}
 	if field, reason := policies.Check(list, "requests"); reason != "" {
 		return nil, &ConfigError{"Config." + field, reason}
@@ -70,19 +70,29 @@ var statuses = [...]int{
 	policies.Denied:   http.StatusTooManyRequests,
 	policies.Keyless:  http.StatusBadRequest,
 	policies.Failed:   http.StatusServiceUnavailable,
+	policies.Gone:     StatusClientGone,
 	policies.Admitted: 0,
 }
 
-// judge charges the request to all policies, or denies it.
-func (j *judgement) judge(ctx context.Context, lacks policies.Lacking) Decision {
-	d := j.Judge(ctx, lacks)
-	err := d.FarError
-	if err != nil {
-		err = fmt.Errorf("httplimit: %w", err)
+// judge charges the request to all policies, or denies it. With a queue it waits for its turn.
+func (j *judgement) judge(ctx context.Context, lacks policies.Lacking, q *policies.Queue) (out Decision) {
+	if q != nil {
+		d := j.JudgeInTurn(ctx, lacks, q)
+		out.tell(&d)
+		return out
 	}
-	return Decision{
-		Allowed: d.Outcome == policies.Admitted, Status: statuses[d.Outcome], Violated: d.Violated, WouldDeny: d.WouldDeny, OverSoft: d.OverSoft,
-		Remaining: d.Remaining, RetryAfter: d.RetryAfter, RemoteError: err, KeyError: d.KeyError,
+	d := j.Judge(ctx, lacks)
+	out.tell(&d)
+	return out
+}
+
+// tell puts the outcome into the words of this package. (It writes in place, since copies of a Decision take time.)
+func (out *Decision) tell(d *policies.Decision) {
+	out.Allowed, out.Status = d.Outcome == policies.Admitted, statuses[d.Outcome]
+	out.Violated, out.WouldDeny, out.OverSoft = d.Violated, d.WouldDeny, d.OverSoft
+	out.Remaining, out.RetryAfter, out.Waited, out.KeyError = d.Remaining, d.RetryAfter, d.Waited, d.KeyError
+	if d.FarError != nil {
+		out.RemoteError = fmt.Errorf("httplimit: %w", d.FarError)
 	}
 }
 

@@ -203,6 +203,8 @@ func WriteProblem(w http.ResponseWriter, r *http.Request, d Decision) {
 	switch d.Status {
 	case http.StatusTooManyRequests:
 		p.Type, p.Title, p.Violated = quotaExceeded, "Quota Exceeded", d.Violated
+	case StatusClientGone:
+		p.Title = "Client Closed Request"
 	case http.StatusBadRequest:
 		p.Detail = "The request lacks something that it has to be counted by, or has it in a form that cannot be used."
 	}

@@ -54,6 +54,7 @@ func cannotByTransport(more map[string]string) map[string]string {
 		"panics in PartitionKey":      "there is none",
 		"panics in OnDecision":        "there is none",
 		"remote":                      "a Transport waits for Limiters of its own",
+		"queue":                       "a Transport waits by itself: see MaxWait",
 		"limit that calls bring":      "a Transport knows its limit",
 		"denials of another policy":   "nobody bans itself",
 		"panics in OnDenied":          "there is none",

@@ -31,6 +31,7 @@ import (
 type Judge struct {
 	config   Config
 	policies []policy
+	queue    *policies.Queue   // nil for none
 	passed   error             // errors of a Key that leave out its policy; nil for none
 	asks     bool              // some Settle for the final cost
 	settles  bool              // charges of a Limiter may be given back
@@ -49,7 +50,10 @@ func New(c Config) (*Judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Judge{config: c, policies: list}
+	j := &Judge{config: c, policies: list, queue: (*policies.Queue)(c.Queue)}
+	if field, reason := policies.PutInto(j.queue, list); reason != "" {
+		return nil, &ConfigError{"Config." + field, reason}
+	}
 	if c.OnKeyError == KeyErrorSkip {
 		j.passed = ErrNoKey
 	}
@@ -145,7 +149,7 @@ func (m *Judge) explained(r *http.Request, d Decision) *http.Request {
 
 // decide judges the collected charges, and tells the headers and the hook.
 func (m *Judge) decide(j *judgement, lacks policies.Lacking, header http.Header, r *http.Request) Decision {
-	d := j.judge(r.Context(), lacks)
+	d := j.judge(r.Context(), lacks, m.queue)
 	j.denied = !d.Allowed
 	if m.renewer != nil && d.Allowed && j.Holds() {
 		*j.running = new(running)

@@ -57,6 +57,7 @@ func TestSurface_Reader(t *testing.T) {
 			"panics in Skip": "there is none", "panics in Charges": "there is none", "panics in Client": "there is none", "panics in PartitionKey": "there is none",
 			"panics in OnDecision": "there is none", "panics in OnDenied": "there is none",
 			"remote": "a message is charged to Limiters, all or none",
+			"queue":  "a connection waits by itself: one message of it at a time",
 		},
 	}.Test(t)
 }

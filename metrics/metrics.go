@@ -3,7 +3,7 @@
 //
 //	registry.MustRegister(sluice.Must(promsluice.New(limiter.Metrics("login"))))
 //
-// [sluice.Limiter.Metrics], [redislimit.Metrics] and [rules.Engine.Metrics] list the metrics. Names are as in
+// [sluice.Limiter.Metrics], [httplimit.Queue.Metrics], [redislimit.Metrics] and [rules.Engine.Metrics] list the metrics. Names are as in
 // OpenTelemetry, such as sluice.limiter.keys. For Prometheus dots become underscores, and counters end in _total, as in
 // sluice_decisions_total; OpenTelemetry's exporter for Prometheus does the same, so one dashboard serves both.
 //
@@ -11,6 +11,7 @@
 // the key of a call in it.
 //
 // [sluice.Limiter.Metrics]: https://pkg.go.dev/github.com/sluice-go/sluice#Limiter.Metrics
+// [httplimit.Queue.Metrics]: https://pkg.go.dev/github.com/sluice-go/sluice/httplimit#Queue.Metrics
 // [redislimit.Metrics]: https://pkg.go.dev/github.com/sluice-go/sluice/redislimit#Metrics
 // [rules.Engine.Metrics]: https://pkg.go.dev/github.com/sluice-go/sluice/rules#Engine.Metrics
 package metrics

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/test/seeded"
 	"github.com/sluice-go/sluice/rls/holdpb"
 	"github.com/sluice-go/sluice/rules"
 )

@@ -158,6 +158,18 @@ func TestEnvoy_Limits(t *testing.T) {
 	assert.Empty(t, strings.Trim(e.stat("cluster.app.ratelimit.error"), "0"))
 }
 
+// TestEnvoy_MaxRetryAfter: a domain with max_retry_after has Envoy tell denied clients a wait, and none other.
+func TestEnvoy_MaxRetryAfter(t *testing.T) {
+	s, app := serveEnvoy(t, strings.Replace(envoyRules, "descriptors:", "sluice: {max_retry_after: 5m}\ndescriptors:", 1)), servetest.StartApplication(t)
+	e := startEnvoy(t, app, []string{s.addresses["grpc"]})
+	for i := range 2 {
+		resp, _ := e.Get("/login")
+		assert.Equal(t, map[bool]int{true: 200, false: 429}[i == 0], resp.StatusCode)
+		assert.Equal(t, map[bool]string{true: "", false: "300"}[i == 0], resp.Header.Get("Retry-After"))
+		assert.Equal(t, "86400", resp.Header.Get("X-Ratelimit-Reset"), "which stays exact")
+	}
+}
+
 // TestEnvoy_SaysWhichRule: the access log, and by --rule-header the client, are told which rule denied, and no value of
 // the request that it is not told otherwise.
 func TestEnvoy_SaysWhichRule(t *testing.T) {

@@ -32,7 +32,8 @@ import (
 // handler returns, the middleware calls the error handler of the app, as fiber's logger
 // does; so a middleware that makes other errors of errors belongs behind this one. A
 // handler that panics has status 500, a connection that was taken over the status that has
-// been set, which is 200 if there is none. fasthttp does not say when a client has gone.
+// been set, which is 200 if there is none. fasthttp does not say when a client has gone: in a
+// httplimit.Config.Queue its request keeps its place until it passes or has waited for as long as it may.
 // Config.Skip sees the path, but no path values.
 //
 // What a policy of sluice.InFlight has charged stays in use until fasthttp has sent the response, with a body that is a stream

@@ -42,6 +42,7 @@ func TestSurface(t *testing.T) {
 			return surfaces.Door{Call: surfaces.CallHTTP(t, s, "http://"+serve(t, app))}, nil
 		},
 		Cannot: surfaces.HTTPCannot(map[string]string{
+			"queue whose client goes":                               "fasthttp does not say when a client has gone",
 			"streaming in the handler":                              "fiber sends a response when its handlers have returned",
 			"settled: error that nobody answers":                    "fiber answers 200 where an error handler says nothing",
 			"settled: client gone and an error that nobody answers": "fiber answers 200 where an error handler says nothing",

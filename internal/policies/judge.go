@@ -28,6 +28,8 @@ type Judgement[R, P any] struct {
 	ends    [kinds]int32      // where the entries of each kind end; small, as all of it is copied
 	keyless bool              // the request is denied for the error of a Key
 	counts  bool              // some policies count denials of others
+	stand   *stand            // of a request that waits; nil for others
+	inTurn  bool              // it is judged with a Queue, where a denial by a Limiter need not be the last word
 }
 
 // An Entry is a policy that judges a request.
@@ -55,6 +57,7 @@ const (
 	Denied  Outcome = iota // for want of units
 	Keyless                // denied for the error of a Key
 	Failed                 // denied for the error of a Remote
+	Gone                   // the client has ended it while it waited for its turn
 	Admitted
 )
 
@@ -66,6 +69,7 @@ type Decision struct {
 	OverSoft   bool
 	Remaining  int
 	RetryAfter time.Duration
+	Waited     time.Duration // for its turn in a Queue
 	FarError   error
 	KeyError   error
 }
@@ -139,7 +143,7 @@ func (j *Judgement[R, P]) Judge(ctx context.Context, lacks Lacking) Decision {
 		if j.Settles {
 			d.RetryAfter = j.retryAfter()
 		}
-		if d.RetryAfter = lag.Later(d.RetryAfter, j.lag()); j.counts {
+		if d.RetryAfter = lag.Later(d.RetryAfter, j.lag()); j.counts && !j.inTurn {
 			d = j.countDenials(ctx, d)
 		}
 		return d
@@ -154,6 +158,7 @@ func (j *Judgement[R, P]) Judge(ctx context.Context, lacks Lacking) Decision {
 // judgeFurther is the part of Judge for policies that are not decided at once, or deny nothing. (It
 // takes the Decision by value, so that Judge need not keep it in memory.)
 func (j *Judgement[R, P]) judgeFurther(ctx context.Context, d Decision) Decision {
+	j.stand.leave() // a Remote takes its time
 	if j.ends[Far] > j.ends[Local] {
 		if j.askFar(ctx, &d); d.Outcome != Admitted {
 			if j.counts && d.Outcome == Denied {

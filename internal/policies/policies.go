@@ -44,6 +44,9 @@ type Policy[R, P any] struct {
 	// requests.
 	CountsDenialsOf string
 
+	// MaxPerKey is how many requests may have a place at one key of a Queue; 0 for the Queue's own.
+	MaxPerKey int
+
 	// What Order finds out of the Limiter.
 	Kind  Kind
 	Holds bool          // it is of InFlight

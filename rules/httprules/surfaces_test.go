@@ -45,6 +45,7 @@ func TestSurface(t *testing.T) {
 			"shadow whose Key fails":                       "a client is that of all rules",
 			"outlasts the lease":                           "what is held lapses after one Period of the engine's clock, and is prolonged in real time: see TestInFlight_LongRequests",
 			"settled: ":                                    "there is no Settle",
+			"queue":                                        "rules deny at once",
 			"remote":                                       "a Store of rules is one: see rules/countertest",
 			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
 			"denials of another policy":                    "rules count calls only: block_for bans by the first denial",

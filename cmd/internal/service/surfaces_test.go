@@ -52,6 +52,7 @@ func TestSurface_Check(t *testing.T) {
 			"Key fails":                                    "there are no functions",
 			"shadow in flight":                             "a rule in shadow mode denies nobody, so /check counts what it cannot give back, and the log says so: see TestCheck_InFlight",
 			"settled: ":                                    "there are no functions",
+			"queue":                                        "rules deny at once: a proxy that asks does not wait",
 			"remote":                                       "a Store of rules is one: see rules/countertest",
 			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
 			"denials of another policy":                    "rules count calls only: block_for bans by the first denial",

@@ -31,6 +31,7 @@ func HTTPCannot(more map[string]string) map[string]string {
 
 // HTTPConfig is a Setup for a middleware that takes a Config of httplimit.
 func HTTPConfig(s *Setup) (c httplimit.Config) {
+	c.Queue = s.Queue
 	for _, p := range s.Policies {
 		policy := httplimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, CountsDenialsOf: p.CountsDenialsOf, Key: func(*http.Request) (string, error) { return p.Key() }}
 		if p.Remote != nil {

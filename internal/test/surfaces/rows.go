@@ -40,6 +40,7 @@ var rows = func() (all []row) {
 			all = append(all, row{"algorithm " + la.Name, algorithm(la).run})
 		}
 	}
+	all = append(all, queues...)
 	return append(all,
 		row{"outlasts the lease", outlasts},
 		row{"client gone before", goneBefore},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
 )
 
 // A Surface is one that is tested.
@@ -67,6 +68,9 @@ type Setup struct {
 
 	// TimesOut says that there is somebody behind the limit who gives up on a handler that ends with TimesOut.
 	TimesOut bool
+
+	// Queue has calls wait that would be denied; nil for none.
+	Queue *httplimit.Queue
 
 	// Clock is the one of all limiters.
 	Clock *sluice.ManualClock
