@@ -56,8 +56,9 @@ func TestSurface_Reader(t *testing.T) {
 			"panics in Limit": "a Key brings its limit", "limit that calls bring": "a Key brings its limit",
 			"panics in Skip": "there is none", "panics in Charges": "there is none", "panics in Client": "there is none", "panics in PartitionKey": "there is none",
 			"panics in OnDecision": "there is none", "panics in OnDenied": "there is none",
-			"remote": "a message is charged to Limiters, all or none",
-			"queue":  "a connection waits by itself: one message of it at a time",
+			"remote":                    "a message is charged to Limiters, all or none",
+			"denials of another policy": "a message that is denied is charged to no key",
+			"queue":                     "a connection waits by itself: one message of it at a time",
 		},
 	}.Test(t)
 }
