@@ -12,9 +12,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	goredis "github.com/redis/go-redis/v9"
-	"github.com/sluice-go/sluice/internal/test/servers"
 )
 
 // The fleet mode: some processes of envoyproxy/ratelimit and as many of `sluiced serve` count in one redis-server, by turns,
@@ -62,20 +59,15 @@ func besideLoads(busy int) (out []load) {
 
 // openBeside starts a Redis, and the processes of each program.
 func openBeside(ctx context.Context, dir string, others []string) (_ *sharedBench, err error) {
-	b := &sharedBench{bench: bench{dir: dir}}
+	b, err := newShared(dir)
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	if b.program, err = servers.BuildSluiced(dir); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	if b.redis, err = b.tcpRedis(); err != nil {
-		return nil, err
-	}
-	b.client = goredis.NewClient(&goredis.Options{Addr: b.redis.socket})
-	b.ends = append(b.ends, func() { _ = b.client.Close() })
 	b.flags = []string{"--redis", b.redis.url}
 	several := func(name string, one func(name string) (*subject, error)) {
 		if err == nil {

@@ -137,22 +137,31 @@ type sharedBench struct {
 
 const cachedName = "envoyproxy/ratelimit + local cache"
 
+// newShared builds the program and starts a Redis. The caller closes it, also after an error.
+func newShared(dir string) (b *sharedBench, err error) {
+	b = &sharedBench{bench: bench{dir: dir}}
+	if b.program, err = servers.BuildSluiced(dir); err != nil {
+		return b, err
+	}
+	if b.redis, err = b.tcpRedis(); err != nil {
+		return b, err
+	}
+	b.client = goredis.NewClient(&goredis.Options{Addr: b.redis.socket})
+	b.ends = append(b.ends, func() { _ = b.client.Close() })
+	return b, nil
+}
+
 // openShared starts a Redis, and all subjects on it; those that are sluice with flags.
 func openShared(ctx context.Context, dir string, others []string, flags ...string) (_ *sharedBench, err error) {
-	b := &sharedBench{bench: bench{dir: dir}}
+	b, err := newShared(dir)
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	if b.program, err = servers.BuildSluiced(dir); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	if b.redis, err = b.tcpRedis(); err != nil {
-		return nil, err
-	}
-	b.client = goredis.NewClient(&goredis.Options{Addr: b.redis.socket})
-	b.ends = append(b.ends, func() { _ = b.client.Close() })
 	add := func(s *subject, e error) {
 		if err == nil {
 			err = e
