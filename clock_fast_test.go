@@ -148,7 +148,7 @@ func staggering(t *testing.T, rng *rand.Rand, variant Config) {
 	keys := []string{"a", "b", "c"}
 	for range 300 {
 		key := keys[rng.IntN(len(keys))]
-		gaps := []int64{0, 0, rng.Int64N(100), rng.Int64N(1000), rng.Int64N(5000), min(traces.RandomGap(rng, traces.Limit(c.Limit), c.Offset, clock.exact.Now()), 1<<50)}
+		gaps := []int64{0, 0, rng.Int64N(100), rng.Int64N(1000), rng.Int64N(5000), min(traces.RandomGap(rng, tracedLimit(c.Limit), c.Offset, clock.exact.Now()), 1<<50)}
 		clock.exact.now.Add(gaps[rng.IntN(len(gaps))])
 		switch rng.IntN(8) {
 		case 0:

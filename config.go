@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"reflect"
 	"time"
@@ -26,7 +25,7 @@ type Config struct {
 	// Unix time began on a Thursday at 00:00 UTC, and so do windows without an offset.
 	// A day that starts at midnight in Korea, 15:00 UTC, is PerDay with an Offset of 15 hours;
 	// a week that starts on Monday at 00:00 UTC is Per(n, 7*24*time.Hour) with an Offset of
-	// 4*24 hours. All windows have the same length: days do not follow daylight saving.
+	// 4*24 hours. All windows have the same length: days do not follow daylight saving, as those of PerCalendar do, which takes no Offset.
 	Offset time.Duration
 
 	// MaxKeys bounds the number of tracked keys, and so the memory. 0 means
@@ -119,7 +118,8 @@ const (
 	LeakyBucket
 	SlidingWindow
 	SlidingLog
-	// FixedWindow begins the windows of all keys together, at k*Period + Config.Offset of Unix time.
+	// FixedWindow begins the windows of all keys together, at k*Period + Config.Offset of Unix time, or, with a limit of
+	// PerCalendar, at dates of a time zone.
 	FixedWindow
 	// FixedWindowFirstCharge makes a key's window begin, to the nanosecond, at its first charge
 	// after its last window has ended: s to s+Period. Rates are at most 2147483647, and
@@ -312,6 +312,10 @@ func (c Config) validateLimit() *ConfigError {
 		}
 		return nil
 	}
+	if l.dated() && c.Algorithm != FixedWindow {
+		return configErrorf("Limit", "%q with %v, which knows no calendar; want Algorithm: FixedWindow, or a limit such as sluice.PerDay(%d)",
+			l, c.Algorithm, l.Rate)
+	}
 	if c.Algorithm.windowed() && l.Burst != 0 && l.Burst != l.Rate && !l.constant() {
 		return configErrorf("Limit.Burst", "%d with %v; a window algorithm admits at most the rate at once, want 0 or %d",
 			l.Burst, c.Algorithm, l.Rate)
@@ -341,7 +345,8 @@ func (c Config) enforced() Limit {
 		return l
 	}
 	if c.Algorithm.windowed() {
-		return Per(l.Rate+c.Soft, l.Period)
+		l.Rate += c.Soft
+		return l.WithBurst(0)
 	}
 	return l.WithBurst(l.burst() + c.Soft)
 }
@@ -358,6 +363,8 @@ func (c Config) validateOffset() *ConfigError {
 	case !c.Algorithm.bounded():
 		return configErrorf("Offset", "%v with %v, which has no boundaries to move; want 0, or %v, %v or %v",
 			c.Offset, c.Algorithm, FixedWindow, SlidingWindow, TokenBucketInterval)
+	case c.Limit.dated():
+		return configErrorf("Offset", "%v with the limit %q, whose calendar says where windows begin; want 0", c.Offset, c.Limit)
 	case c.Offset < 0:
 		return configErrorf("Offset", "%v is negative; want %v, which is the same for a period of %v", c.Offset, rest, c.Limit.Period)
 	case c.Offset >= c.Limit.Period && !c.Limit.constant():
@@ -391,28 +398,4 @@ func (c Config) RefillTime(units int) time.Duration {
 		t++
 	}
 	return time.Duration(min(t, math.MaxInt64))
-}
-
-func enumString[T ~uint8](kind string, names []string, v T) string {
-	if int(v) < len(names) {
-		return names[v]
-	}
-	return fmt.Sprintf("%s(%d)", kind, uint8(v))
-}
-
-func enumMarshal[T ~uint8](kind string, names []string, v T) ([]byte, error) {
-	if int(v) < len(names) {
-		return []byte(names[v]), nil
-	}
-	return nil, fmt.Errorf("sluice: %s %d has no text form", kind, uint8(v))
-}
-
-func enumUnmarshal[T ~uint8](kind string, names []string, v *T, text []byte) error {
-	for i, name := range names {
-		if name == string(text) {
-			*v = T(i)
-			return nil
-		}
-	}
-	return fmt.Errorf("sluice: unknown %s %q; want one of %v", kind, text, names)
 }

@@ -16,7 +16,7 @@ import (
 // is to hold for all of them ranges over it, through one of the views below.
 var layouts = func() (all []layout) {
 	for _, la := range traces.Layouts {
-		all = append(all, layout{la.Name, withOptions(la.Options), Limit(la.Few), Limit(la.Many), la.Wide})
+		all = append(all, layout{la.Name, withOptions(la.Options), limitOf(la.Few), limitOf(la.Many), la.Wide})
 	}
 	return all
 }()
@@ -88,7 +88,7 @@ func variantName(c Config) string { return traced(c).Name() }
 // randomLimit and randomConfig draw a limit for an algorithm, or for a variant, and an offset
 // if it has one.
 func randomLimit(rng *rand.Rand, a Algorithm) Limit {
-	return Limit(traces.RandomLimit(rng, oracle.Named(a.String()).Algorithm))
+	return limitOf(traces.RandomLimit(rng, oracle.Named(a.String()).Algorithm))
 }
 
 func randomConfig(rng *rand.Rand, variant Config) Config {
@@ -213,12 +213,17 @@ func TestLayouts_AreAllThereAre(t *testing.T) {
 	require.Equal(t, want, slices.Compact(got))
 }
 
+func limitOf(l traces.Limit) Limit { return Limit{Rate: l.Rate, Period: l.Period, Burst: l.Burst} }
+func tracedLimit(l Limit) traces.Limit {
+	return traces.Limit{Rate: l.Rate, Period: l.Period, Burst: l.Burst}
+}
+
 // traced is c for the models and whatever else the traces share.
 func traced(c Config) traces.Config {
 	o := oracle.Named(c.Algorithm.String())
 	return traces.Config{
 		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge, Offset: c.Offset},
-		Limit:   traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
+		Limit:   tracedLimit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
 }
 

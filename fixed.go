@@ -7,7 +7,7 @@ import (
 )
 
 // fixedWindow counts the admitted cost of each window [k*P + Offset, (k+1)*P +
-// Offset) of Unix time and admits a call iff the count stays within the limit.
+// Offset) of Unix time, or of each window of a calendar, and admits a call iff the count stays within the limit.
 //
 // The word is the number of the window of the last charge, and its count. The
 // count has all bits that the number does not need, so that a debt has room.
@@ -25,6 +25,9 @@ type fixedWindow struct {
 // newFixedWindow returns a window whose words can count up to reach, which is at least the
 // limit.
 func newFixedWindow(l Limit, offset time.Duration, reach int) (algorithm, *ConfigError) {
+	if l.dated() {
+		return newDatedWindow(l, reach)
+	}
 	b := countBits(l.Period, offset, 64, bits.Len(uint(reach)), 1)
 	w, ok := newWindow(l.Period, offset, 64, b, minHorizon)
 	if !ok {
@@ -34,9 +37,21 @@ func newFixedWindow(l Limit, offset time.Duration, reach int) (algorithm, *Confi
 	return &fixedWindow{window: w, limit: uint64(l.Rate), bits: b}, nil
 }
 
+// newDatedWindow is newFixedWindow for a limit by a calendar.
+func newDatedWindow(l Limit, reach int) (algorithm, *ConfigError) {
+	w, b, err := newDates(l.dates())
+	if err != nil {
+		return nil, configErrorf("Limit", "%v", err)
+	}
+	if bits.Len(uint(reach)) > b {
+		return nil, configErrorf("Limit.Rate", "%d: the count leaves too few of 64 bits for the number of the window; want at most %d", l.Rate, uint64(1)<<b-1)
+	}
+	return &fixedWindow{window: w, limit: uint64(l.Rate), bits: b}, nil
+}
+
 // roll returns the window in which a call at now is judged, and the count there.
 func (a *fixedWindow) roll(word uint64, now int64) (number, count uint64) {
-	number, _ = a.at(now)
+	number = a.number(now)
 	if number > word>>a.bits {
 		return number, 0
 	}
@@ -124,8 +139,14 @@ func (a *fixedWindow) rank(word uint64, now int64) uint64 {
 
 // worstCase is a full limit in every window that a closed span of d ns can touch:
 // one at its start, and one more for every boundary, of which it can meet
-// ceil(d/P).
-func (a *fixedWindow) worstCase(d int64) uint64 { return inWindows(a.limit, a.period, d) }
+// ceil(d/P). Of a calendar's windows, which differ, it is as many as any span can touch.
+func (a *fixedWindow) worstCase(d int64) uint64 {
+	if a.dates != nil {
+		admitted, _ := mulDiv(a.limit, a.dates.Touched(d), 1)
+		return admitted
+	}
+	return inWindows(a.limit, a.period, d)
+}
 
 func inWindows(limit, period uint64, d int64) uint64 {
 	boundaries := (uint64(d) + period - 1) / period

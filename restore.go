@@ -194,7 +194,7 @@ func (in *snapshotReader) policy(h snapfile.Header) (*policy, error) {
 		}
 	}
 	c.Soft, c.Offset = int(h.Soft), time.Duration(h.Offset)
-	limit := Limit{Rate: int(h.Rate), Period: time.Duration(h.Period), Burst: int(h.Burst)}
+	limit := restoredLimit(h.Rate, h.Period, h.Burst, h.Calendar)
 	p, err := newPolicy(&c, limit, &policy{reach: int(h.Room)})
 	if err != nil || limit.constant() || p.reach != int(h.Room) || p.tailLen() != int(h.TailLen) {
 		return nil, snapfile.Bad("its numbers are of no limit")
@@ -216,11 +216,20 @@ func (in *snapshotReader) terms(h snapfile.Source) (*terms, error) {
 			return nil, snapfile.Bad("%d is out of range", n)
 		}
 	}
-	tm, err := in.lim.broughtTerms(Limit{Rate: int(h.LimitRate), Period: time.Duration(h.LimitPeriod), Burst: int(h.LimitBurst)})
+	tm, err := in.lim.broughtTerms(restoredLimit(h.LimitRate, h.LimitPeriod, h.LimitBurst, h.LimitCalendar))
 	if err != nil {
 		return nil, snapfile.Bad("a key's limit cannot be kept: %v", err)
 	}
 	return tm, nil
+}
+
+// restoredLimit is the limit of these fields, which need not be of any.
+func restoredLimit(rate, period, burst int64, c snapfile.Calendar) Limit {
+	l := Per(int(rate), time.Duration(period)).WithBurst(int(burst))
+	if c.Unit != 0 {
+		l.calendar = PerCalendar(0, fieldsCalendar(c)).calendar
+	}
+	return l
 }
 
 // anyBurst makes the mark of AtOnce a burst that is in range: the algorithm decides whether it takes that.

@@ -1,11 +1,13 @@
 package sluice
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-go/sluice/internal/snapfile"
 )
@@ -79,6 +81,7 @@ func (out *snapshotWriter) begin(kept *terms, p *policy) {
 		Algorithm: uint8(c.Algorithm),
 		Rate:      int64(p.base.Rate), Period: int64(p.base.Period), Burst: int64(p.base.Burst), Soft: int64(c.Soft),
 		Offset: int64(c.Offset), Room: int64(p.reach), TailLen: uint32(p.tailLen()),
+		Calendar: calendarFields(p.base),
 	}
 	limit := p.limit
 	switch {
@@ -90,7 +93,21 @@ func (out *snapshotWriter) begin(kept *terms, p *policy) {
 		limit = Limit{}
 	}
 	h.LimitRate, h.LimitPeriod, h.LimitBurst = int64(limit.Rate), int64(limit.Period), int64(limit.Burst)
+	h.LimitCalendar = calendarFields(limit)
 	out.Section(h)
+}
+
+// calendarFields are the calendar of a limit.
+func calendarFields(l Limit) (f snapfile.Calendar) {
+	c := l.dates()
+	f.Unit, f.Month, f.Day = uint8(c.Unit), uint8(c.Month), uint8(c.Day)
+	copy(f.Zone[:], c.Zone) // of a limit that New has accepted, it is no longer
+	return f
+}
+
+// fieldsCalendar is the inverse of calendarFields, for fields that need not be of a calendar.
+func fieldsCalendar(f snapfile.Calendar) Calendar {
+	return Calendar{CalendarUnit(f.Unit), string(bytes.TrimRight(f.Zone[:], "\x00")), time.Month(f.Month), int(f.Day)}
 }
 
 // copied are entries of keys under a policy.

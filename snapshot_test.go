@@ -177,7 +177,7 @@ func TestRestore_SaysWhatIsWrong(t *testing.T) {
 	}{
 		"does not begin as one":               {c, []byte("PK\x03\x04 some other file")},
 		"cut short":                           {c, nil},
-		"its version is 5; want 4":            {c, version},
+		"its version is 6; want 5":            {c, version},
 		"token-bucket; want gcra":             {with(func(c *Config) { c.Algorithm = GCRA }), data},
 		"token-bucket; want token-bucket-int": {with(func(c *Config) { c.Algorithm = TokenBucketInterval }), data},
 		"algorithm Algorithm(9); want token":  {c, sealed(append(append(bytes.Clone(data[:9]), 9), data[10:]...))},

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/calendar"
 )
 
 // A window cuts the clock's time into windows [k*P + Offset, (k+1)*P + Offset) of
@@ -15,9 +17,10 @@ import (
 // (t + shift)/P is the window's number. Without an offset the shift is 0.
 type window struct {
 	period uint64
-	shift  uint64 // < period
-	last   uint64 // the last number; time stands still at its start
-	near   uint64 // windows of lower numbers are not the last one, and end before 2^64: see since
+	shift  uint64            // < period
+	last   uint64            // the last number; time stands still at its start
+	near   uint64            // windows of lower numbers are not the last one, and end before 2^64: see since
+	dates  *calendar.Windows // nil but for a FixedWindow by a calendar: its windows, in the place of those of the period
 }
 
 // newWindow returns windows of a period, shifted by 0 <= offset < period. Their numbers have
@@ -39,6 +42,20 @@ func newWindow(period, offset time.Duration, wordBits, countBits int, horizon ui
 	w.near = min(w.last, math.MaxUint64/w.period)
 	hi, end := bits.Mul64(w.last, w.period)
 	return w, hi != 0 || end >= horizon+w.shift
+}
+
+// newDates returns the windows of a calendar, and how many bits a count has in a word of 64 bits beside their numbers. The word
+// stays below reserved, as in newWindow.
+func newDates(c calendar.Calendar) (w window, countBits int, err error) {
+	dates, err := calendar.New(c)
+	if err != nil {
+		return window{}, 0, err
+	}
+	numberBits := 2
+	for 3<<(numberBits-2)-1 < dates.Last() {
+		numberBits++
+	}
+	return window{period: uint64(c.Longest()), last: dates.Last(), dates: dates}, 64 - numberBits, nil
 }
 
 // countBits returns how many bits each of several counts in a word of wordBits can have if the
@@ -83,18 +100,32 @@ func (w *window) since(number uint64, now int64) (elapsed uint64, in bool) {
 	return elapsed, elapsed < w.period && number < w.near
 }
 
+// number is the number of at, by the calendar if there is one.
+func (w *window) number(now int64) uint64 {
+	if w.dates != nil {
+		return w.dates.At(now)
+	}
+	number, _ := w.at(now)
+	return number
+}
+
 // carry returns the number of the window in which a key of the old windows goes on at now: its own
 // number if the windows are the same, else the number of the window of now, or of the start of its
 // own window if that is later.
 func (w *window) carry(old *window, number uint64, now int64) uint64 {
 	if !w.same(old) {
-		number, _ = w.at(max(now, int64(min(old.start(number), math.MaxInt64))))
+		number = w.number(max(now, int64(min(old.start(number), math.MaxInt64))))
 	}
 	return min(number, w.last)
 }
 
 // same reports whether the windows are the same as in v.
-func (w *window) same(v *window) bool { return w.period == v.period && w.shift == v.shift }
+func (w *window) same(v *window) bool {
+	if w.dates != nil && v.dates != nil {
+		return w.dates.Calendar == v.dates.Calendar
+	}
+	return w.dates == v.dates && w.period == v.period && w.shift == v.shift
+}
 
 // countDenied returns the count of a window after a denied call, which counts up to the
 // limit.
@@ -105,6 +136,9 @@ func countDenied(count uint64, cost int, limit uint64) uint64 {
 // start returns the first nanosecond of a window after 1970: 0 for window 0, and
 // more than math.MaxInt64 for a window that time does not reach.
 func (w *window) start(number uint64) uint64 {
+	if w.dates != nil {
+		return w.dates.Start(number)
+	}
 	hi, t := bits.Mul64(number, w.period)
 	if hi != 0 || number > w.last {
 		return math.MaxUint64

@@ -1,5 +1,5 @@
 // Package limittext has the text form of a limit: "100/s", "20/m burst 5", "7/1m30s", "10 at once, lease 1m",
-// "unlimited".
+// "1000 per month in Asia/Seoul", "unlimited".
 //
 // People write limits into configurations by hand, so a text means what it seems to mean, or is an error
 // that says how to write it: no signs, no fractions of units, no capital letters that a unit of another length
@@ -13,14 +13,18 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/calendar"
 )
 
 // A Limit is Rate units per Period, and Burst at once, or 0 for the rate. With AtOnce for its Burst it is Rate
-// units in use at once, which come back by themselves after a lease of Period.
+// units in use at once, which come back by themselves after a lease of Period. With a Calendar it is Rate units in each of the
+// calendar's windows, and the Period is the Calendar's Longest.
 type Limit struct {
-	Rate   int
-	Period time.Duration
-	Burst  int
+	Rate     int
+	Period   time.Duration
+	Burst    int
+	Calendar calendar.Calendar
 }
 
 // Unlimited is the limit that has a word for it.
@@ -40,6 +44,9 @@ func (l Limit) Text() string {
 		return strconv.Itoa(l.Rate) + atOnceText + durationString(l.Period)
 	}
 	s := strconv.Itoa(l.Rate) + "/" + periodString(l.Period)
+	if l.Calendar.Unit != calendar.None {
+		s = strconv.Itoa(l.Rate) + " per " + l.Calendar.Text()
+	}
 	if l.Burst != 0 {
 		s += " burst " + strconv.Itoa(l.Burst)
 	}
@@ -49,7 +56,7 @@ func (l Limit) Text() string {
 const (
 	unlimitedText = "unlimited"
 	atOnceText    = " at once, lease "
-	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"; for in-flight "N at once, lease DURATION"`
+	limitForms    = `want "N/unit" or "N/duration", optionally " burst B", as in "100/s", "20/m burst 5", "1000/24h"; for in-flight "N at once, lease DURATION"; for windows of a calendar "N per month in ZONE"`
 )
 
 // periodUnits are the names of units, the first of each the one that Text uses.
@@ -76,6 +83,9 @@ func Parse(s string) (Limit, error) {
 	if count, lease, ok := strings.Cut(strings.Join(fields, " "), atOnceText); ok {
 		return parseAtOnce(s, count, lease)
 	}
+	if len(fields) > 1 && fields[1] == "per" {
+		return parseCalendar(s, fields)
+	}
 	if len(fields) != 1 && (len(fields) != 3 || fields[1] != "burst") {
 		return Limit{}, fmt.Errorf("sluice: limit %q: %s", s, limitForms)
 	}
@@ -95,13 +105,21 @@ func Parse(s string) (Limit, error) {
 	if len(fields) == 1 {
 		return l, nil
 	}
-	if l.Burst, err = parseCount(fields[2]); err != nil {
-		return Limit{}, fmt.Errorf("sluice: limit %q: burst %w", s, err)
-	}
-	if l.Burst == 0 {
-		return Limit{}, fmt.Errorf("sluice: limit %q: burst 0 admits nothing; want at least 1, or leave it out for the rate", s)
+	if l.Burst, err = parseBurst(s, fields[2]); err != nil {
+		return Limit{}, err
 	}
 	return l, nil
+}
+
+func parseBurst(s, count string) (int, error) {
+	n, err := parseCount(count)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("sluice: limit %q: burst %w", s, err)
+	case n == 0:
+		return 0, fmt.Errorf("sluice: limit %q: burst 0 admits nothing; want at least 1, or leave it out for the rate", s)
+	}
+	return n, nil
 }
 
 func parseAtOnce(s, count, lease string) (Limit, error) {
@@ -116,7 +134,34 @@ func parseAtOnce(s, count, lease string) (Limit, error) {
 	if err != nil || d <= 0 {
 		return Limit{}, fmt.Errorf("sluice: limit %q: lease %q is not a positive duration, such as 30s or 1m", s, lease)
 	}
-	return Limit{units, d, AtOnce}, nil
+	return Limit{Rate: units, Period: d, Burst: AtOnce}, nil
+}
+
+// parseCalendar reads fields of which the second one is "per".
+func parseCalendar(s string, fields []string) (Limit, error) {
+	var burst []string
+	if n := len(fields); n > 3 && fields[n-2] == "burst" {
+		fields, burst = fields[:n-2], fields[n-1:]
+	}
+	units, err := parseCount(fields[0])
+	if err != nil {
+		return Limit{}, fmt.Errorf("sluice: limit %q: rate %w", s, err)
+	}
+	if units == math.MaxInt {
+		return Limit{}, fmt.Errorf("sluice: limit %q: want at most %d, or %q", s, math.MaxInt-1, unlimitedText)
+	}
+	c, err := calendar.Parse(fields[2:])
+	if err != nil {
+		return Limit{}, fmt.Errorf("sluice: limit %q: %w", s, err)
+	}
+	l := Limit{Rate: units, Period: c.Longest(), Calendar: c}
+	if len(burst) == 0 {
+		return l, nil
+	}
+	if l.Burst, err = parseBurst(s, burst[0]); err != nil {
+		return Limit{}, err
+	}
+	return l, nil
 }
 
 // parseCount reads a run of decimal digits. strconv.Atoi alone would take signs.
@@ -159,6 +204,9 @@ func badPeriod(s string) error {
 		if _, err := time.ParseDuration(want); unit || err == nil {
 			return fmt.Errorf("%q is no unit; want %q", s, want)
 		}
+	}
+	if slices.Contains(calendar.Units[1:], small) {
+		return fmt.Errorf("%q has no fixed length; want %q, by the calendar", s, "N per "+small+" in UTC")
 	}
 	return fmt.Errorf("%q is neither a unit (s, m, h, d, w, or second, minute, hour, day, week) nor a duration such as 30s or 24h", s)
 }

@@ -25,12 +25,14 @@ import (
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluice-go/sluice/internal/calendar"
 )
 
 // A snapshot begins with the magic and its version.
 const (
 	Magic   = "sluice\x00"
-	Version = 4
+	Version = 5
 )
 
 // A Header says how the words of a section are to be read, and where its keys have their limit from.
@@ -39,13 +41,21 @@ type Header struct {
 	Rate, Period, Burst, Soft int64
 	Offset, Room              int64
 	TailLen                   uint32
+	Calendar                  Calendar
 	Source
+}
+
+// A Calendar is the calendar of a limit, or zero.
+type Calendar struct {
+	Unit, Month, Day uint8
+	Zone             [calendar.MaxZone]byte // followed by zeros
 }
 
 // A Source says where the keys have their limit from, and the limit, unless it is the limiter's.
 type Source struct {
 	Kind                               uint8
 	LimitRate, LimitPeriod, LimitBurst int64
+	LimitCalendar                      Calendar
 }
 
 // ErrBad is matched by the errors that speak of the input.

@@ -102,7 +102,7 @@ func TestReader_FindsEveryAccident(t *testing.T) {
 	_, _, err := read(bytes.NewReader(append(bytes.Clone(good), 0)))
 	require.ErrorContains(t, err, "something follows it")
 	_, _, err = read(bytes.NewReader(append([]byte(Magic), Version+1)))
-	require.ErrorContains(t, err, "its version is 5; want 4")
+	require.ErrorContains(t, err, "its version is 6; want 5")
 	_, _, err = read(bytes.NewReader([]byte("something else")))
 	require.ErrorContains(t, err, "it does not begin as one")
 }

@@ -25,7 +25,7 @@ func (tr *tracer) debt(key string, at int64) int {
 		cost = min(cost, 1000)
 	}
 	if !windowed(tr.Cfg.Algorithm) {
-		cost = int(min(int64(cost), maxDebt/traces.Limit(tr.Cfg.Limit).Interval()))
+		cost = int(min(int64(cost), maxDebt/tracedLimit(tr.Cfg.Limit).Interval()))
 	}
 	return cost
 }

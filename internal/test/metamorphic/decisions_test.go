@@ -168,7 +168,7 @@ func lastFull(tb testing.TB, c sluice.Config) int64 {
 }
 
 func (tr *tracer) gap() int64 {
-	return traces.RandomGap(tr.Rng, traces.Limit(tr.Cfg.Limit), tr.Cfg.Offset, tr.now)
+	return traces.RandomGap(tr.Rng, tracedLimit(tr.Cfg.Limit), tr.Cfg.Offset, tr.now)
 }
 
 func (tr *tracer) cost() int { return traces.RandomCost(tr.Rng, tr.Cfg.Limit.Capacity()) }

@@ -63,7 +63,7 @@ func valid(draw func() sluice.Config) sluice.Config {
 }
 
 func randomLimit(rng *rand.Rand, a sluice.Algorithm) sluice.Limit {
-	return sluice.Limit(traces.RandomLimit(rng, oracle.Named(a.String()).Algorithm))
+	return limitOf(traces.RandomLimit(rng, oracle.Named(a.String()).Algorithm))
 }
 
 func windowed(a sluice.Algorithm) bool { return a >= sluice.SlidingWindow }
@@ -76,11 +76,17 @@ func mustNew(tb testing.TB, c sluice.Config) *sluice.Limiter {
 }
 
 // traced is c for the models and whatever else the traces share.
+func limitOf(l traces.Limit) sluice.Limit { return sluice.Per(l.Rate, l.Period).WithBurst(l.Burst) }
+
+func tracedLimit(l sluice.Limit) traces.Limit {
+	return traces.Limit{Rate: l.Rate, Period: l.Period, Burst: l.Burst}
+}
+
 func traced(c sluice.Config) traces.Config {
 	o := oracle.Named(c.Algorithm.String())
 	return traces.Config{
 		Options: traces.Options{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge, Offset: c.Offset},
-		Limit:   traces.Limit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
+		Limit:   tracedLimit(c.Limit), Soft: c.Soft, BlockFor: c.BlockFor, CountDenied: c.CountDenied,
 	}
 }
 

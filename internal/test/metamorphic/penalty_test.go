@@ -49,7 +49,7 @@ func randomPenalty(rng *rand.Rand, variant variant, penalty traces.Penalty) slui
 // randomBlock draws how long a block is: shorter, as long and longer than what a key owes,
 // and rarely without end.
 func randomBlock(rng *rand.Rand, l sluice.Limit) time.Duration {
-	period, interval := int64(l.Period), traces.Limit(l).Interval()
+	period, interval := int64(l.Period), tracedLimit(l).Interval()
 	blocks := []int64{
 		1, 2, interval, period - 1, period, period + 1, 1 + rng.Int64N(period), 1 + rng.Int64N(2*min(period, 1<<60)),
 		int64(time.Second), int64(time.Hour), 1 << 61, math.MaxInt64,

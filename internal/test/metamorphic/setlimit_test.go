@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-go/sluice/internal/test/depth"
 	"github.com/sluice-go/sluice/internal/test/oracle"
 	"github.com/sluice-go/sluice/internal/test/seeded"
-	"github.com/sluice-go/sluice/internal/test/traces"
 )
 
 // change makes a call that is no charge, and compares what all keys look like.
@@ -345,7 +344,7 @@ func (ch *changer) debt(key string) int {
 // gap draws how far time moves on, often to just before or at a moment at which something changes.
 func (ch *changer) gap() int64 {
 	l := ch.limits[ch.Rng.IntN(3)] // none without periods
-	period, interval := int64(l.Period), traces.Limit(l).Interval()
+	period, interval := int64(l.Period), tracedLimit(l).Interval()
 	edge := period - (ch.now-int64(ch.Cfg.Offset))%period
 	d := ch.lim.Key(ch.names[ch.Rng.IntN(len(ch.names))]).Peek(1 + ch.Rng.IntN(5))
 	gaps := []int64{

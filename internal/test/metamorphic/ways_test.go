@@ -238,7 +238,7 @@ func (w *wayTracer) room(name string) int {
 	case c.Algorithm == sluice.SlidingLog:
 		return 100
 	case c.Algorithm <= sluice.LeakyBucket && c.Algorithm != sluice.TokenBucketInterval:
-		return int(min(int64(2*min(burst, math.MaxInt/4)), maxDebt/traces.Limit(w.limit).Interval()))
+		return int(min(int64(2*min(burst, math.MaxInt/4)), maxDebt/tracedLimit(w.limit).Interval()))
 	}
 	most := traces.WordsOf(oracleConfig(c)).CountMost
 	if w.ways[0].l.Key(name).Peek(0).Remaining == 0 {
@@ -442,7 +442,7 @@ func (w *wayTracer) gap() int64 {
 	if constant(w.limit) {
 		return w.Rng.Int64N(int64(time.Second))
 	}
-	return traces.RandomGap(w.Rng, traces.Limit(w.limit), w.Cfg.Offset%w.limit.Period, w.Clock.Now())
+	return traces.RandomGap(w.Rng, tracedLimit(w.limit), w.Cfg.Offset%w.limit.Period, w.Clock.Now())
 }
 
 func (w *wayTracer) advance() {

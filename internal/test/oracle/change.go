@@ -121,14 +121,16 @@ func (w *windows) indexIn(v *windows, win *big.Int, t int64) *big.Int {
 			return new(big.Int).Set(win)
 		}
 		begins := new(big.Int).Mul(win, &w.period)
-		t = begins.Add(begins, &w.offset).Int64()
+		if t = begins.Add(begins, &w.offset).Int64(); w.calendar != nil {
+			t = w.calendar.begin(win.Int64())
+		}
 	}
 	k, _ = v.at(t)
 	return new(big.Int).Set(k)
 }
 
 func (w *windows) same(v *windows) bool {
-	return w.period.Cmp(&v.period) == 0 && w.offset.Cmp(&v.offset) == 0
+	return w.period.Cmp(&v.period) == 0 && w.offset.Cmp(&v.offset) == 0 && w.calendar == v.calendar
 }
 
 // adopt keeps the count. In windows of another length it is all of the present one.

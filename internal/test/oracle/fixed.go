@@ -18,12 +18,13 @@ import "math/big"
 type windows struct {
 	period, offset, limit big.Int
 	most                  ceiling
+	calendar              *Calendar // or nil; a window is then known by its first date
 
 	index, elapsed, left, sum big.Int // scratch
 }
 
 func newWindows(c Config, limit int64) *windows {
-	w := &windows{}
+	w := &windows{calendar: c.Calendar}
 	w.period.SetInt64(c.Period)
 	w.offset.SetInt64(c.Offset)
 	w.most.SetInt64(c.CountMost)
@@ -34,6 +35,9 @@ func newWindows(c Config, limit int64) *windows {
 // at returns the index of the window that instant t >= 0 lies in, and how far
 // into it.
 func (w *windows) at(t int64) (index, elapsed *big.Int) {
+	if w.calendar != nil {
+		return w.index.SetInt64(w.calendar.firstDate(t)), nil // a fixed window does not ask how far
+	}
 	w.elapsed.Sub(w.elapsed.SetInt64(t), &w.offset)
 	return w.index.DivMod(&w.elapsed, &w.period, &w.elapsed) // rounds down, below 0, too
 }

@@ -97,6 +97,10 @@ type Config struct {
 	// an Interval, 0 <= Offset < Period. It must be 0 for other algorithms.
 	Offset int64
 
+	// Calendar, unless it is nil, says where the windows of FixedWindow begin, in the place of Period and Offset. It must be nil
+	// for other algorithms, and two Calendars are the same if the pointers are.
+	Calendar *Calendar
+
 	// Grid makes GCRA, TokenBucket and LeakyBucket floor each arrival to a
 	// grid of Period/(Rate*c) ns, c = ceil(Period/Rate): less than 1 ns, by a
 	// fixed rule, after which everything is exact on the grid. Where
@@ -265,6 +269,9 @@ func (c Config) check(limit int64) {
 	}
 	if c.Offset < 0 || c.Offset >= c.Period || c.Offset > 0 && !c.aligned() {
 		panic(fmt.Sprintf("oracle: invalid offset: %+v", c))
+	}
+	if c.Calendar != nil && (c.Algorithm != FixedWindow || c.FirstCharge || c.Offset != 0) {
+		panic(fmt.Sprintf("oracle: a calendar for other windows: %+v", c))
 	}
 	if c.CountDenied && (c.Algorithm < SlidingWindow || c.Algorithm == InFlight) || c.BlockFor < 0 {
 		panic(fmt.Sprintf("oracle: invalid penalty: %+v", c))

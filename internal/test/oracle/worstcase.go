@@ -40,6 +40,9 @@ func (m *Model) WorstCase(d int64) *big.Int {
 	case SlidingLog:
 		return worstSlidingLog(c, d)
 	case FixedWindow:
+		if c.Calendar != nil {
+			return c.Calendar.worst(c.Rate, d)
+		}
 		return worstFixedWindow(c, d)
 	default:
 		return worstFamily(c, limit, d)

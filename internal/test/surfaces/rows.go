@@ -146,7 +146,7 @@ func (a algorithm) run(r *run) {
 	var kind sluice.Algorithm
 	o := a.Options
 	require.NoError(r, kind.UnmarshalText([]byte(oracle.Config{Algorithm: o.Algorithm, Interval: o.Interval, FirstCharge: o.FirstCharge}.Name())))
-	p := r.policy(a.Name, sluice.Config{Algorithm: kind, Limit: sluice.Limit(a.Few), Offset: min(o.Offset, a.Few.Period-1)})
+	p := r.policy(a.Name, sluice.Config{Algorithm: kind, Limit: sluice.Per(a.Few.Rate, a.Few.Period).WithBurst(a.Few.Burst), Offset: min(o.Offset, a.Few.Period-1)})
 	if kind == sluice.InFlight && !r.inFlight() {
 		require.ErrorContains(r, r.start(p), r.surface.Refuses)
 		return
