@@ -37,7 +37,7 @@ func newCounter(o *rateLimit, base sluice.Config) (counter, error) {
 		first = math.MaxInt / 2
 	}
 	for most := first; ; most /= 2 {
-		base.Limit = sluice.Per(most, o.period)
+		base.Limit = o.windows(most)
 		lim, err := sluice.New(base)
 		if err == nil {
 			return counter{lim, most}, nil

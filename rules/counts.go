@@ -1,9 +1,11 @@
 package rules
 
 import (
+	"math"
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/calendar"
 )
 
 // counts are the counters of an Engine: its memory, or a Store. The engine finds limits, and makes answers and statistics. Counts keep
@@ -65,14 +67,15 @@ type call struct {
 	hits     uint64
 	limit    uint64 // the threshold
 	period   time.Duration
-	offset   int64         // of the windows
-	override Unit          // of a limit that came in the request, or UnknownUnit
-	counts   bool          // denied hits count: counter is a window without a limit of its own
-	shadow   bool          // it stands in nobody's way
-	inFlight bool          // its units are in flight
-	idle     bool          // a call about a hold that asks for nothing here, or has been made before
-	debt     uint64        // the most that a settlement charges beyond the hold
-	second   *secondBudget // nil for none
+	offset   int64             // of the windows
+	dates    *calendar.Windows // nil but for windows of a calendar, which have no offset
+	override Unit              // of a limit that came in the request, or UnknownUnit
+	counts   bool              // denied hits count: counter is a window without a limit of its own
+	shadow   bool              // it stands in nobody's way
+	inFlight bool              // its units are in flight
+	idle     bool              // a call about a hold that asks for nothing here, or has been made before
+	debt     uint64            // the most that a settlement charges beyond the hold
+	second   *secondBudget     // nil for none
 
 	// The answer.
 	count    uint64          // hits in the window after the call, if counts
@@ -110,6 +113,9 @@ func (s *secondBudget) name() uint64 { return s.id + uint64(s.period)*0x9E3779B9
 
 // left is the time to the end of the window.
 func (c *call) left(now int64) time.Duration {
+	if c.dates != nil {
+		return time.Duration(min(c.dates.Start(c.dates.At(now)+1), math.MaxInt64) - uint64(now))
+	}
 	return c.period - time.Duration(floorMod(now-c.offset, int64(c.period)))
 }
 

@@ -436,6 +436,8 @@ func (w *work) fill(c *call, g *generation, d *domainState, desc *Descriptor, st
 	c.counts, c.shadow, c.inFlight, c.debt = w.counts, w.shadow, r.inFlight(), w.debt
 	if r == nil {
 		c.override = st.Unit
+	} else {
+		c.dates = r.dates
 	}
 	if w.second != nil {
 		c.second = &w.second.secondBudget

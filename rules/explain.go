@@ -12,13 +12,17 @@ import (
 // Explain tells in plain words the cost of a request by weights, scale and then, with an example: FILE:LINE, the rule and a
 // sentence. It is empty for a rule without these.
 func (r *Rule) Explain() string {
-	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.config.Algorithm != sluice.InFlight {
+	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.config.Algorithm != sluice.InFlight && r.dates == nil {
 		return ""
 	}
 	var said []string
 	if r.config.Algorithm == sluice.InFlight {
 		said = append(said, fmt.Sprintf("at most %s at once; one that is not given back comes back after %v at the earliest, and %v at the latest",
 			grouped(r.limit), r.period, 2*r.period))
+	}
+	if r.dates != nil {
+		said = append(said, fmt.Sprintf("%s in each %s, whose clocks say when it begins; around that moment up to twice as many pass",
+			grouped(uint64(r.requests)), r.dates.Calendar.Text()))
 	}
 	budget := fmt.Sprintf("%s a %s", grouped(uint64(r.requests)), r.span())
 	if r.scale > 1 {
@@ -28,7 +32,7 @@ func (r *Rule) Explain() string {
 	switch {
 	case r.weights != nil:
 		said = append(said, r.weights.example()+" of "+budget)
-	case r.scale == 1 && r.config.Algorithm != sluice.InFlight:
+	case r.scale == 1 && r.config.Algorithm != sluice.InFlight && (r.dates == nil || r.second != nil):
 		said = append(said, "a request costs its hits, of "+budget)
 	}
 	if r.second != nil {
@@ -40,6 +44,9 @@ func (r *Rule) Explain() string {
 
 // span is the period in words.
 func (r *Rule) span() string {
+	if r.dates != nil {
+		return r.dates.Unit.String()
+	}
 	if r.unit == UnknownUnit {
 		return "period of " + r.period.String()
 	}

@@ -13,6 +13,7 @@ descriptors:
 - {key: a, value: x, rate_limit: {unit: month, requests_per_unit: 1000000, name: credits}}
 - {key: b, rate_limit: {period: 90m, requests_per_unit: 50, scale: 10000, weights: {in: 0.5, out: 1, cached: 0.001}}}
 - {key: c, rate_limit: {unit: day, requests_per_unit: 2, scale: 1000}}
+- {key: d, rate_limit: {calendar: {unit: month, zone: Asia/Seoul, starts: 15}, requests_per_unit: 1000}}
 - {key: e, rate_limit: {unit: day, requests_per_unit: 7}}
 - {key: f, rate_limit: {unlimited: true}}
 - {key: g, value: z, rate_limit: {unit: day, requests_per_unit: 9, weights: {input: 2}}}
@@ -22,9 +23,10 @@ descriptors:
 		"",
 		"test.yaml:5: d.b: 50 is 500,000 units, counted one by one; a request of 1,000 in, 200 out and 200 cached costs 701 units of 500,000 units a period of 1h30m0s",
 		"test.yaml:6: d.c: 2 is 2,000 units, counted one by one",
+		"test.yaml:7: d.d: 1,000 in each month in Asia/Seoul starting 15, whose clocks say when it begins; around that moment up to twice as many pass",
 		"",
 		"",
-		"test.yaml:9: d.g_z: a request of 1,000 input costs 2,000 units of 9 a day",
+		"test.yaml:10: d.g_z: a request of 1,000 input costs 2,000 units of 9 a day",
 	}
 	for i, r := range set.Rules() {
 		require.Equal(t, want[i], r.Explain())

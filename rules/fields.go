@@ -16,13 +16,14 @@ const (
 	inDescriptor
 	inRateLimit
 	inReplaces
+	inCalendar
 	inDomainOptions
 	inHTTP
 	inActions
 )
 
 func (v level) String() string {
-	return [...]string{"a file's top level", "a descriptor", "rate_limit", "replaces", "sluice", "http", "actions"}[v]
+	return [...]string{"a file's top level", "a descriptor", "rate_limit", "replaces", "calendar", "sluice", "http", "actions"}[v]
 }
 
 // known lists the keys of each level, first upstream's keys, then the keys that only sluice reads.
@@ -32,8 +33,9 @@ var known = map[level]struct{ upstream, own []string }{
 		"value_to_metric", "share_threshold", "metadata"}, []string{"enabled", "description"}},
 	inRateLimit: {[]string{"unit", "requests_per_unit", "unlimited", "name", "replaces"},
 		[]string{"unit_multiplier", "period", "algorithm", "burst", "soft", "block_for", "offset", "count_denied", "leases",
-			"at_once", "lease", "weights", "scale", "then", "max_debt"}},
+			"at_once", "lease", "calendar", "weights", "scale", "then", "max_debt"}},
 	inReplaces:      {[]string{"name"}, nil},
+	inCalendar:      {nil, []string{"unit", "zone", "starts"}},
 	inDomainOptions: {nil, []string{"max_keys", "overflow", "atomic", "count_denied", "max_retry_after", "retry_jitter"}},
 	inHTTP:          {nil, []string{"actions"}},
 	inActions:       {nil, actionNames[:]},
@@ -70,7 +72,7 @@ func (l *loader) unknown(f field, path string, here level) {
 func homes(name string) string {
 	var out []string
 	for v := inFile; v <= inActions; v++ {
-		if slices.Contains(known[v].upstream, name) || slices.Contains(known[v].own, name) {
+		if slices.Contains(known[v].upstream, name) {
 			out = append(out, v.String())
 		}
 	}

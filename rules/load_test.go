@@ -59,7 +59,7 @@ func TestLoad_UpstreamValid(t *testing.T) {
 
 func TestLoad_UpstreamInvalid(t *testing.T) {
 	want := map[string]string{
-		"bad_limit_unit.yaml":   `bad_limit_unit.yaml:6:13: test-domain.key1_value1: unit is "foo"; want second, minute, hour, day, week, month or year, or period: a time`,
+		"bad_limit_unit.yaml":   `bad_limit_unit.yaml:6:13: test-domain.key1_value1: unit is "foo"; want second, minute, hour, day, week, month or year, or period: a time, or calendar`,
 		"bad_yaml.yaml":         `bad_yaml.yaml:2:1: not YAML: found unexpected end of stream`,
 		"duplicate_key.yaml":    `duplicate_key.yaml:6:5: test-domain.key1_value1: the descriptor is already defined at duplicate_key.yaml:3; want one descriptor for key1_value1 at this level`,
 		"empty_domain.yaml":     `empty_domain.yaml:1:1: the file names no domain; want domain: NAME, as Envoy's filter sends it`,

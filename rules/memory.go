@@ -125,6 +125,9 @@ func (c *call) window(now int64) uint64 {
 		return 0
 	}
 	period := int64(c.period)
+	if c.dates != nil {
+		return c.dates.Start(c.dates.At(now)) + uint64(period)*0x9E3779B97F4A7C15
+	}
 	return uint64(now-floorMod(now-c.offset, period)) + uint64(period)*0x9E3779B97F4A7C15
 }
 

@@ -127,7 +127,7 @@ func (m *memory) keep(r *Rule) (*kept, error) {
 // the threshold. A limiter fits if at most its limit has changed.
 func (k *kept) fits(r *Rule) bool {
 	if r.counting {
-		return k.most >= int(max(r.limit, 1)) && k.config.Limit.Period == r.period && k.config.Offset == r.config.Offset
+		return k.most >= int(max(r.limit, 1)) && k.config.Limit.Period == r.period && k.config.Limit.Calendar() == r.config.Limit.Calendar() && k.config.Offset == r.config.Offset
 	}
 	a, b := k.config, *r.config
 	a.Limit, b.Limit = sluice.Limit{}, sluice.Limit{}

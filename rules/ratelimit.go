@@ -80,6 +80,8 @@ func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit,
 func (r *rateLimitReader) read(f field) {
 	switch f.name {
 	case "unit", "replaces":
+	case "calendar":
+		r.readCalendar(f)
 	case "requests_per_unit":
 		n, _ := r.number(f, r.path, 0, min(math.MaxUint32, maxRequests))
 		r.out.requests = uint32(n)
@@ -197,6 +199,7 @@ func (r *rateLimitReader) checkUnit() {
 	switch {
 	case r.out.unlimited:
 		r.checkUnlimited(valid)
+	case r.checkCalendar():
 	case hasPeriod && hasUnit:
 		r.errorAt(periodField.key, r.path, "unit and period are both given; want one of them")
 	case hasPeriod && r.multiplier != 1:
@@ -209,7 +212,7 @@ func (r *rateLimitReader) checkUnit() {
 		if hasUnit {
 			at, what = unitField.value, "is "+show(unitField.value)
 		}
-		r.errorAt(at, r.path, "unit %s; want second, minute, hour, day, week, month or year, or period: a time", what)
+		r.errorAt(at, r.path, "unit %s; want second, minute, hour, day, week, month or year, or period: a time, or calendar", what)
 	case r.multiplier > int64(math.MaxInt64/unit.Period()):
 		r.errorAt(r.by.at("unit_multiplier").value, r.path, "unit_multiplier is %d, and %d %ss do not fit in 292 years; want a smaller one",
 			r.multiplier, r.multiplier, strings.ToLower(unit.String()))
@@ -285,7 +288,7 @@ func (r *rateLimitReader) shape() {
 	r.checkThen()
 	r.checkMaxDebt()
 	c := sluice.Config{
-		Algorithm: sluice.FixedWindow, Limit: sluice.Per(int(o.limit), o.period), Offset: r.offset,
+		Algorithm: sluice.FixedWindow, Limit: o.windows(int(o.limit)), Offset: r.offset,
 		Soft: int(r.soft), BlockFor: r.blockFor, CountDenied: denied, Hash: sluice.HashStable,
 	}
 	if hasAlgorithm {
@@ -351,6 +354,9 @@ func (r *rateLimitReader) configError(err error) {
 	name := configFields[c.Field]
 	if own, ok := atOnceFields[name]; ok && r.lease != 0 {
 		name = own
+	}
+	if c.Field == "Limit" && r.out.dates != nil {
+		name = "calendar"
 	}
 	if f, ok := r.by.get("scale"); ok && r.out.scale > 1 && slices.Contains([]string{"requests_per_unit", "burst", "soft"}, name) {
 		r.errorAt(f.value, r.path, "scale is %d, and in units %s: %s", r.out.scale, name, c.Reason)

@@ -40,7 +40,7 @@ var reference = []struct {
 		{"description", "Text (ours). For people."},
 	}},
 	{inRateLimit, [][2]string{
-		{"unit", "second, minute, hour, day, week, month (30 days) or year (365 days), in any case. Required without `unlimited` and `period`. Windows begin at multiples of the unit since 1970, weeks on Thursdays."},
+		{"unit", "second, minute, hour, day, week, month (30 days) or year (365 days), in any case. Required without `unlimited`, `period` and `calendar`. Windows begin at multiples of the unit since 1970, weeks on Thursdays. Months of 28 to 31 days are a `calendar`."},
 		{"requests_per_unit", "A whole number up to 4294967295. 0 denies everything. Hits that are denied count, too."},
 		{"unlimited", "true or false. Nothing is denied, and hits are only counted for metrics."},
 		{"name", "Text. Envoy gets it with the limit, and `replaces` of other rules can name it."},
@@ -50,6 +50,7 @@ var reference = []struct {
 		{"algorithm", "gcra, token-bucket, leaky-bucket, sliding-window, sliding-log, fixed-window or in-flight (ours). Without it the rule is a fixed window, as in Envoy's service. With another algorithm a denied call counts nothing, a look (0 hits) passes if one hit would, and the rule has counts of its own. Under in-flight (or in_flight) requests_per_unit is the number of hits at once: `at_once` says so in fewer words. Holds give hits back when they end, rules/httprules when a request ends, a call by is_negative_hits; /check answers 501, since it does not hear of the end."},
 		{"at_once", "A whole number (ours), with `lease`: `at_once: 10, lease: 1m` says the same as `requests_per_unit: 10, period: 1m, algorithm: in-flight`."},
 		{"lease", "A time such as 1m (ours), with `at_once`: hits that nobody gives back or renews come back by themselves after it, before two of it are over."},
+		{"calendar", "A map (ours), in the place of `unit`: windows by the dates of a time zone, as long as their days and months are. Only for fixed windows, without offset. Below."},
 		{"burst", "A whole number from 1 (ours), for gcra, token-bucket and leaky-bucket: how many hits pass at once. Without it that is requests_per_unit."},
 		{"soft", "A whole number (ours): so many hits are admitted beyond the limit."},
 		{"max_debt", "A whole number (ours): the most that a settlement charges beyond the units of its hold. Without it 10 times the larger of requests_per_unit and burst; 0 charges nothing beyond. So one wrong number cannot lock a key for longer than that takes to be paid off. The answer to a settlement that was cut says `capped`."},
@@ -60,6 +61,11 @@ var reference = []struct {
 		{"weights", "A map of kinds and decimal numbers, such as {input: 1, output: 5, cached: 0.1} (ours): the units that one of each kind costs, exactly. A descriptor names the counts behind the rule's entries: `client=ann, input=1000, output=200` costs 2,000. The sum is rounded up once, or down if it is given back. `output=hits_addend` takes the count from hits_addend, the only number that Envoy fills in. A descriptor without counts counts its hits as units. A count has at most 15 digits. A descriptor with a longer count, a kind twice, an unknown kind, or counts and hits, is denied and counts nothing."},
 		{"scale", "A whole number from 1 to 1000000000 (ours): the units in one of requests_per_unit, burst, soft and max_debt. Hits and weights are in units: `requests_per_unit: 50, scale: 1000000` is 50 dollars, counted in millionths, and nothing is rounded. Answers are in requests_per_unit, rounded down. A window of a day has room for 2.8e14 units, of a month for 9e15; in a store requests_per_unit times scale is at most 4294967295. Counts stay when scale changes, unless the product passes 4294967295."},
 		{"then", "The name of another rule of the domain (ours): a second budget. Hits that this rule has no room for are taken from the second, in one step; a call is denied only if both together have no room, and then counts in neither. The call is charged to the second rule by its own values; where that rule has a key without a value, by the value of the key in the call: `client` and `budget: plan` goes on to `client` and `budget: credits` of the same client. Hits that are given back go to the second budget first, as far as it was charged for the same entries in its present window. Remaining is the sum of both. The second rule can be asked directly. Both have the same `scale`, and neither has `soft`, `block_for` or `shadow_mode`; the second has no `then`. A store counts both exactly, without leases, in one slot of a cluster for each domain, and has no holds of two budgets. Counts of a fixed window begin at 0 when a rule gets its first `then`, or is named by the first."},
+	}},
+	{inCalendar, [][2]string{
+		{"unit", "day, week, month, quarter or year. Required."},
+		{"zone", "A name of the IANA time zone database, such as Asia/Seoul. Without it UTC."},
+		{"starts", "The first date: of a month the day, 1 to 28; of a quarter or a year month and day, such as 04-06; of a week the name of the day, such as sunday. Without it the first, January 1 and Monday."},
 	}},
 	{inDomainOptions, [][2]string{
 		{"max_keys", "A whole number (ours): the keys that are tracked, for each unit and for each rule with an algorithm of its own. A change counts when the process starts again."},
@@ -127,7 +133,7 @@ func TestReference(t *testing.T) {
 	for _, m := range loadErrors {
 		mistaken[m.field] = true
 	}
-	for _, at := range []level{inFile, inDescriptor, inRateLimit, inDomainOptions, inHTTP, inActions} {
+	for _, at := range []level{inFile, inDescriptor, inRateLimit, inCalendar, inDomainOptions, inHTTP, inActions} {
 		for _, name := range slices.Concat(known[at].upstream, known[at].own) {
 			require.Contains(t, documented[at], name, at)
 			require.True(t, mistaken[name], "no mistake is made with %s", name)

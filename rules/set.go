@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/calendar"
 	"github.com/sluice-go/sluice/internal/hint"
 )
 
@@ -249,8 +250,10 @@ type Rule struct {
 // rateLimit is the keys of "rate_limit".
 type rateLimit struct {
 	requests   uint32
-	unit       Unit // UnknownUnit if the period is not the length of a unit
-	period     time.Duration
+	unit       Unit              // UnknownUnit if the period is not the length of a unit
+	period     time.Duration     // of a calendar, the longest
+	calendar   sluice.Calendar   // with a unit if the windows are a calendar's
+	dates      *calendar.Windows // of the calendar, or nil
 	unlimited  bool
 	name       string
 	nameID     int // 0 for none
@@ -284,8 +287,20 @@ func (r *Rule) Requests() uint32 { return r.requests }
 // Unit is the unit of the limit; UnknownUnit if Period is not the length of a unit.
 func (r *Rule) Unit() Unit { return r.unit }
 
-// Period is the time over which Requests are counted; 0 if the rule is unlimited.
+// Period is the time over which Requests are counted; 0 if the rule is unlimited. Of a Calendar it is the length of the longest
+// window, as if days had 24 hours.
 func (r *Rule) Period() time.Duration { return r.period }
+
+// Calendar says where the windows of the rule begin, if that is by the calendar of a time zone; otherwise it is zero.
+func (r *Rule) Calendar() sluice.Calendar { return r.calendar }
+
+// windows is a limit of n in each of the windows.
+func (o *rateLimit) windows(n int) sluice.Limit {
+	if o.dates != nil {
+		return sluice.PerCalendar(n, o.calendar)
+	}
+	return sluice.Per(n, o.period)
+}
 
 // Unlimited reports whether the rule admits everything.
 func (r *Rule) Unlimited() bool { return r.unlimited }
@@ -317,11 +332,14 @@ func (r *Rule) String() string {
 	if r.inFlight() {
 		limit = fmt.Sprintf("at_once: %d, lease: %s", r.requests, r.period)
 	}
+	if r.dates != nil {
+		limit = fmt.Sprintf("calendar: {%s}, requests_per_unit: %d", r.dates.Calendar.Fields(), r.requests)
+	}
 	s := fmt.Sprintf("%s: %s, shadow_mode: %t, quota_mode: %t", r.path, limit, r.shadow, r.quota)
 	if r.unlimited {
 		return s + ", unlimited: true"
 	}
-	if r.unit == UnknownUnit && !r.inFlight() {
+	if r.unit == UnknownUnit && !r.inFlight() && r.dates == nil {
 		s += fmt.Sprintf(", period: %s", r.period)
 	}
 	if r.weights != nil {

@@ -61,6 +61,9 @@ func unitSection(u Unit, group string) string { return "unit " + u.String() + " 
 // section is the part of a limiter's name before its rule.
 func (k *kept) section() string {
 	c := k.config
+	if k.most != 0 && c.Limit.Calendar() != (sluice.Calendar{}) {
+		return "counter " + sluice.PerCalendar(0, c.Limit.Calendar()).String() + " "
+	}
 	if k.most != 0 {
 		return fmt.Sprintf("counter %v+%v ", c.Limit.Period, c.Offset)
 	}

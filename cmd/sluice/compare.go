@@ -130,7 +130,7 @@ func (f *compareFlags) engine() (*compare.Comparison, sluice.Limit, *replay.Clie
 	if limit == sluice.DenyAll || limit == sluice.Unlimited {
 		return nil, limit, nil, fmt.Errorf("--limit %q leaves nothing to compare: want a count per time, as in 60/m", f.limit)
 	}
-	if err := recommend.CheckPeriod(limit.Period); err != nil {
+	if err := recommend.CheckLimit(limit); err != nil {
 		return nil, limit, nil, fmt.Errorf("--limit %q: %w", f.limit, err)
 	}
 	algorithms := replay.Algorithms()

@@ -4,6 +4,7 @@ package main
 import (
 	"io"
 	"os"
+	_ "time/tzdata" // for calendars, where there is no database of time zones
 
 	"github.com/spf13/cobra"
 

@@ -189,7 +189,7 @@ func parseRate(text string) (sluice.Limit, error) {
 	if limit.Burst != 0 || limit == sluice.DenyAll || limit == sluice.Unlimited {
 		return limit, fmt.Errorf("--rate %q: want a count per time and no burst, as in 60/m: the burst is what is looked for", text)
 	}
-	if err := recommend.CheckPeriod(limit.Period); err != nil {
+	if err := recommend.CheckLimit(limit); err != nil {
 		return limit, fmt.Errorf("--rate %q: %w", text, err)
 	}
 	if _, err := sluice.New(sluice.Config{Limit: limit.WithBurst(1), MaxKeys: 1}); err != nil {

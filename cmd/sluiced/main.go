@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	_ "time/tzdata" // for the calendars of rules, where there is no database of time zones, as in an image from scratch
 
 	"github.com/spf13/cobra"
 

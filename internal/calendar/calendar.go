@@ -84,11 +84,11 @@ func (c Calendar) checkDates() error {
 	case c.Unit == Day && c.Day != 1:
 		return fmt.Errorf("a day cannot begin on day %d; want a unit of month, quarter or year with it, or none", c.Day)
 	case c.Day < 1 || c.Day > maxDay:
-		return fmt.Errorf("a %s cannot begin on day %d, which not every month has; want 1 to %d", Units[c.Unit], c.Day, maxDay)
+		return fmt.Errorf("a %s cannot begin on day %d, which not every month has; want 1 to %d", c.Unit, c.Day, maxDay)
 	case monthly && (c.Month < time.January || c.Month > time.December):
-		return fmt.Errorf("a %s cannot begin in month %d; want 1 to 12", Units[c.Unit], int(c.Month))
+		return fmt.Errorf("a %s cannot begin in month %d; want 1 to 12", c.Unit, int(c.Month))
 	case !monthly && c.Month != time.January:
-		return fmt.Errorf("a %s cannot begin in month %d; want a unit of quarter or year with it, or none", Units[c.Unit], int(c.Month))
+		return fmt.Errorf("a %s cannot begin in month %d; want a unit of quarter or year with it, or none", c.Unit, int(c.Month))
 	}
 	return nil
 }
@@ -167,9 +167,9 @@ func (c *Calendar) ParseStarts(s string) error {
 		}
 		want = "a month and a day, such as 04-06"
 	default:
-		return fmt.Errorf("a %s begins at midnight, not on %q; want it without", Units[c.Unit], s)
+		return fmt.Errorf("a %s begins at midnight, not on %q; want it without", c.Unit, s)
 	}
-	return fmt.Errorf("a %s cannot begin on %q; want %s", Units[c.Unit], s, want)
+	return fmt.Errorf("a %s cannot begin on %q; want %s", c.Unit, s, want)
 }
 
 // number reads one or two digits.
@@ -181,11 +181,7 @@ func number(s string) (int, bool) {
 // Text returns the text that Parse reads: "month in Asia/Seoul starting 15".
 func (c Calendar) Text() string {
 	c = c.Filled()
-	name := strconv.Itoa(int(c.Unit))
-	if int(c.Unit) < len(Units) {
-		name = Units[c.Unit]
-	}
-	text := name + " in " + c.Zone
+	text := c.Unit.String() + " in " + c.Zone
 	if s := c.Starts(); s != "" {
 		text += " starting " + s
 	}
@@ -195,16 +191,41 @@ func (c Calendar) Text() string {
 // Forms says how calendars are written.
 const Forms = `"N per UNIT in ZONE", optionally " starting DATE", as in "1000 per day in Asia/Seoul", "1000 per month in UTC starting 15", "9 per year in Europe/London starting 04-06"`
 
+// ParseUnit sets the unit.
+func (c *Calendar) ParseUnit(s string) error {
+	i := slices.Index(Units, s)
+	if i <= 0 {
+		return fmt.Errorf("%q is no unit of a calendar; want day, week, month, quarter or year", s)
+	}
+	c.Unit = Unit(i)
+	return nil
+}
+
+// String returns the name, or a number for a unit that has none.
+func (u Unit) String() string {
+	if int(u) < len(Units) {
+		return Units[u]
+	}
+	return strconv.Itoa(int(u))
+}
+
+// Fields returns the calendar as fields: "unit: month, zone: Asia/Seoul, starts: 15".
+func (c Calendar) Fields() string {
+	text := "unit: " + c.Unit.String() + ", zone: " + c.Zone
+	if s := c.Starts(); s != "" {
+		text += ", starts: " + s
+	}
+	return text
+}
+
 // Parse reads the words of a calendar, which Text writes. Without a zone it is of UTC.
 func Parse(words []string) (c Calendar, err error) {
 	if len(words) == 0 {
 		return c, errors.New("it has no unit; want " + Forms)
 	}
-	i := slices.Index(Units, words[0])
-	if i <= 0 {
-		return c, fmt.Errorf("%q is no unit of a calendar; want day, week, month, quarter or year, or for windows of a fixed length %q", words[0], "N/"+words[0])
+	if err := c.ParseUnit(words[0]); err != nil {
+		return c, fmt.Errorf("%w, or for windows of a fixed length %q", err, "N/"+words[0])
 	}
-	c.Unit = Unit(i)
 	words = words[1:]
 	if len(words) > 1 && words[0] == "in" {
 		c.Zone = words[1]

@@ -131,7 +131,7 @@ func runCase(t *testing.T, text string, c Counts) {
 
 // Replay makes the calls of a text on counts, and compares them with the model. A text has lines:
 //
-//	rule KEY[=VALUE] UNIT REQUESTS [ALGORITHM] [shadow] [quota] [share] [admitted] [unlimited] [name=N] [then=N] [debt=N] [weights=A*N+B*M]
+//	rule KEY[=VALUE] UNIT REQUESTS [ALGORITHM] [shadow] [quota] [share] [admitted] [unlimited] [calendar] [name=N] [then=N] [debt=N] [weights=A*N+B*M]
 //	set                              other rules, for reload
 //	stop, shadow                     Config.StopWhenOver, Config.Shadow
 //	exact                            only for counts whose time is exact

@@ -10,7 +10,7 @@ import (
 
 // left is the time to the end of a window, in whole seconds.
 func (m *model) left(c *counter) time.Duration {
-	return roundUp(time.Duration(c.period - m.at%c.period))
+	return roundUp(m.until(c))
 }
 
 func roundUp(d time.Duration) time.Duration {
@@ -32,7 +32,7 @@ func (m *model) answerWindow(it *item, counted bool) {
 		return
 	}
 	it.remaining = 0
-	it.times.retry = time.Duration(it.period - m.at%it.period)
+	it.times.retry = m.until(&it.counter)
 	if it.limit == 0 || it.hits > it.limit {
 		it.times.retry = sluice.Never
 	}

@@ -55,7 +55,11 @@ func randomRules(r *rand.Rand, units []string) (out []rule) {
 	text := ""
 	for _, key := range []string{"a", "b", "c"} {
 		for _, value := range []string{"", "=x", "=y*"} {
-			text += fmt.Sprintf("rule %s%s %s %d %s", key, value, pick(r, units...), r.IntN(40), pick(r, append(algorithms, "", "", "admitted")...))
+			algorithm := pick(r, append(algorithms, "", "", "admitted")...)
+			text += fmt.Sprintf("rule %s%s %s %d %s", key, value, pick(r, units...), r.IntN(40), algorithm)
+			if fixed := algorithm == "" || algorithm == "admitted" || algorithm == "fixed-window"; fixed && units[0] == "month" && r.IntN(2) == 0 {
+				text += " calendar"
+			}
 			if value == "=y*" && r.IntN(2) == 0 {
 				text += " share"
 			}

@@ -25,6 +25,7 @@ type rule struct {
 	requests                                    int64
 	debt                                        int64 // -1 for none given
 	shadow, quota, share, admitted, isUnlimited bool
+	calendar                                    bool // windows are a calendar's, in zone
 	weights                                     map[string]int64
 	text                                        string
 }
@@ -102,7 +103,7 @@ func parseRule(words []string) (r rule, err error) {
 	if r.requests, err = strconv.ParseInt(words[2], 10, 64); err != nil {
 		return r, err
 	}
-	flags := map[string]*bool{"shadow": &r.shadow, "quota": &r.quota, "share": &r.share, "admitted": &r.admitted, "unlimited": &r.isUnlimited}
+	flags := map[string]*bool{"shadow": &r.shadow, "quota": &r.quota, "share": &r.share, "admitted": &r.admitted, "unlimited": &r.isUnlimited, "calendar": &r.calendar}
 	for _, word := range words[3:] {
 		name, value, _ := strings.Cut(word, "=")
 		switch {
@@ -279,7 +280,12 @@ func (r *rule) yaml() string {
 	if r.isUnlimited {
 		return out + "unlimited: true}}\n"
 	}
-	out += fmt.Sprintf("unit: %s, requests_per_unit: %d", r.unit, r.requests)
+	if r.calendar {
+		out += fmt.Sprintf("calendar: {unit: %s, zone: %s}", r.unit, zone)
+	} else {
+		out += "unit: " + r.unit
+	}
+	out += fmt.Sprintf(", requests_per_unit: %d", r.requests)
 	for name, value := range map[string]string{"algorithm": r.algorithm, "name": r.name, "then": r.then} {
 		if value != "" {
 			out += ", " + name + ": " + value

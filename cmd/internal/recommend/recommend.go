@@ -38,6 +38,14 @@ const (
 	MaxPer = 24 * time.Hour
 )
 
+// CheckLimit returns the mistake in a limit whose period limits are recommended in, or compared.
+func CheckLimit(l sluice.Limit) error {
+	if l.Calendar() != (sluice.Calendar{}) {
+		return fmt.Errorf("%q is by a calendar, which only fixed windows follow: want a count per time, as in 60/m", l)
+	}
+	return CheckPeriod(l.Period)
+}
+
 // CheckPeriod returns the mistake in a period of limits.
 func CheckPeriod(d time.Duration) error {
 	if d < MinPer || d > MaxPer || d%time.Millisecond != 0 {

@@ -74,15 +74,16 @@ descriptors:
 - {key: b, rate_limit: {unlimited: true}}
 - {key: c, shadow_mode: true, rate_limit: {period: 90s, requests_per_unit: 5}}
 - {key: e, rate_limit: {unit: minute, requests_per_unit: 3, algorithm: in-flight}}
+- {key: f, rate_limit: {calendar: {unit: month, zone: Asia/Seoul, starts: 15}, requests_per_unit: 1000}}
 `))
 	require.NoError(t, c.Check())
 	s, err := newServer(c, slog.New(slog.DiscardHandler), nil)
 	require.NoError(t, err)
-	shown := []liveRule{{Name: "d.a"}, {Name: "d.b"}, {Name: "d.c"}, {Name: "d.e"}, {Name: "d.gone"}}
+	shown := []liveRule{{Name: "d.a"}, {Name: "d.b"}, {Name: "d.c"}, {Name: "d.e"}, {Name: "d.f"}, {Name: "d.gone"}}
 	s.live.addLimits(shown)
 	var got []string
 	for _, r := range shown {
 		got = append(got, r.Limit)
 	}
-	assert.Equal(t, []string{"5 per hour", "unlimited", "5 per 1m30s, in shadow mode", "3 at once, lease 1m", ""}, got)
+	assert.Equal(t, []string{"5 per hour", "unlimited", "5 per 1m30s, in shadow mode", "3 at once, lease 1m", "1000 per month in Asia/Seoul starting 15", ""}, got)
 }

@@ -178,6 +178,8 @@ func limitText(r *rules.Rule) string {
 	switch {
 	case r.Unlimited():
 		limit = "unlimited"
+	case r.Calendar() != (sluice.Calendar{}):
+		limit = sluice.PerCalendar(int(r.Requests()), r.Calendar()).String()
 	case r.Algorithm() == sluice.InFlight:
 		limit = sluice.AtOnce(int(r.Requests()), r.Period()).String()
 	case r.Unit() == rules.UnknownUnit:

@@ -25,7 +25,10 @@ func (c *Calendar) firstDate(t int64) int64 {
 
 // begin returns the first instant from 1970 on of the windows that begin on a date or later, by bisection.
 func (c *Calendar) begin(date int64) int64 {
-	from, to := int64(-1), int64(math.MaxInt64)
+	if c.firstDate(0) >= date {
+		return 0
+	}
+	from, to := int64(0), int64(math.MaxInt64)
 	for to-from > 1 {
 		if middle := from + (to-from)/2; c.firstDate(middle) < date {
 			from = middle
@@ -34,6 +37,12 @@ func (c *Calendar) begin(date int64) int64 {
 		}
 	}
 	return to
+}
+
+// Window names the window of an instant, by its first date, and returns when it ends.
+func (c *Calendar) Window(t int64) (name, end int64) {
+	name = c.firstDate(t)
+	return name, c.begin(name + 1)
 }
 
 // worst is R for each window that a span of d can touch: it begins an instant before a window, and every window is tried.
