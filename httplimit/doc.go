@@ -72,6 +72,7 @@
 //	GCRA and buckets     B  B*P/R          available now    to the next unit, or r*P/R
 //	  refill: interval   B  B*P/min(R, B)  available now    to the next refill, or r*P/min(R, B)
 //	FixedWindow          R  P              left in window   to the window's end
+//	  by a calendar      R  left out       left in window   to the window's end
 //	SlidingWindow, -Log  R  P              available now    until the oldest unit leaves, or P
 //	a Remote             B  left out       as it has said   its RetryAfter, or left out
 //

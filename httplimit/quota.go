@@ -17,7 +17,7 @@ type terms struct {
 
 func newTerms(c sluice.Config) *terms {
 	t := &terms{conf: c, capacity: c.Limit.Capacity()}
-	if c.Limit.Rate > 0 && c.Algorithm != sluice.InFlight {
+	if c.Limit.Rate > 0 && c.Algorithm != sluice.InFlight && c.Limit.Calendar() == (sluice.Calendar{}) { // whose windows differ
 		t.window = c.RefillTime(t.capacity)
 	}
 	return t

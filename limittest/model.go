@@ -22,7 +22,8 @@ type Limiter interface {
 type Model struct{ oracle *oracle.Model }
 
 // NewModel returns the model of an algorithm and limit, with a configuration's Offset, BlockFor and CountDenied. Of the
-// other fields, Shadow, Soft and TopDenied must be zero, and the rest does not matter. The error is a
+// other fields, Shadow, Soft and TopDenied must be zero, and the rest does not matter. A calendar's windows are those of
+// the dates that clocks show, so that a model must not be of a zone and time in which clocks are set back over midnight. The error is a
 // *sluice.ConfigError, of what sluice.New refuses, too.
 func NewModel(c sluice.Config) (*Model, error) {
 	switch {
@@ -55,6 +56,13 @@ func NewModel(c sluice.Config) (*Model, error) {
 	if c.Limit.Rate == math.MaxInt {
 		o.Rate = math.MaxInt64
 	}
+	if dates := c.Limit.Calendar(); dates != (sluice.Calendar{}) {
+		zone, err := time.LoadLocation(dates.Zone)
+		if err != nil {
+			return nil, err // which New has loaded
+		}
+		o.Calendar = &oracle.Calendar{Zone: zone, Begins: begins(dates)}
+	}
 	return &Model{oracle.New(o)}, nil
 }
 
@@ -69,6 +77,23 @@ var algorithms = map[sluice.Algorithm]oracle.Algorithm{
 
 	sluice.TokenBucketInterval:    oracle.TokenBucket,
 	sluice.FixedWindowFirstCharge: oracle.FixedWindow,
+}
+
+// begins returns whether a window of a calendar begins on a date.
+func begins(c sluice.Calendar) func(date time.Time) bool {
+	return func(date time.Time) bool {
+		switch c.Unit {
+		case sluice.CalendarWeek:
+			return (int(date.Weekday())+6)%7+1 == c.Day
+		case sluice.CalendarMonth:
+			return date.Day() == c.Day
+		case sluice.CalendarQuarter:
+			return date.Day() == c.Day && (date.Month()-c.Month+12)%3 == 0
+		case sluice.CalendarYear:
+			return date.Day() == c.Day && date.Month() == c.Month
+		}
+		return true
+	}
 }
 
 // Take implements Limiter. It answers like Key.TakeAt of a limiter with this configuration and room for all keys.

@@ -25,6 +25,11 @@ func TestModel_IsTheLimiter(t *testing.T) {
 		{Algorithm: sluice.SlidingWindow, Limit: limit, CountDenied: true},
 		{Algorithm: sluice.SlidingLog, Limit: limit, BlockFor: 10 * time.Second},
 		{Algorithm: sluice.FixedWindow, Limit: limit, Offset: 3 * time.Second},
+		{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(90, sluice.Calendar{Unit: sluice.CalendarDay, Zone: "America/New_York"})},
+		{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(90, sluice.Calendar{Unit: sluice.CalendarWeek, Zone: "Asia/Seoul", Day: 7})},
+		{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(90, sluice.Calendar{Unit: sluice.CalendarMonth, Day: 15})},
+		{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(90, sluice.Calendar{Unit: sluice.CalendarQuarter, Month: time.December})},
+		{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(90, sluice.Calendar{Unit: sluice.CalendarYear, Month: time.April, Day: 6})},
 		{Algorithm: sluice.FixedWindowFirstCharge, Limit: limit},
 		{Limit: sluice.Unlimited}, {Limit: sluice.DenyAll},
 	} {
@@ -33,6 +38,9 @@ func TestModel_IsTheLimiter(t *testing.T) {
 		lim := sluice.Must(sluice.New(c))
 		var model Limiter = must(NewModel(c))
 		traffic := Traffic{Seed: rng.Uint64(), N: depth.Of(300, 1_000, 20_000), Start: time.Unix(1e9, 0), Every: time.Second, Keys: 2, MaxCost: 4}
+		if c.Limit.Rate == 90 { // of a calendar
+			traffic.Every = c.Limit.Period / 60
+		}
 		admitted := 0
 		for a := range traffic.Poisson() {
 			clock.Set(time.Unix(0, a.At))

@@ -68,14 +68,16 @@ func (t Traffic) Bursty(size int) iter.Seq[Arrival] {
 
 // Boundary attacks windows of limit.Period that begin at multiples of it, in Unix time: it asks for limit.Rate units in
 // the last nanosecond of a window and as many in the first one of the next, with costs of 1. Between two attacks it skips a
-// window, so that the units have come back. Every and MaxCost do not matter. Each key is attacked in its turn.
+// window, so that the units have come back. Every and MaxCost do not matter. Each key is attacked in its turn. Of a limit with a
+// calendar the windows are the calendar's.
 func (t Traffic) Boundary(limit sluice.Limit) iter.Seq[Arrival] {
 	wantPositive("Boundary", "limit.Rate", int64(limit.Rate))
 	wantPositive("Boundary", "limit.Period", int64(limit.Period))
 	t = t.withDefaults()
-	period, rate := int64(limit.Period), int64(limit.Rate)
+	rate := int64(limit.Rate)
+	next := boundariesOf(limit)
 	return func(yield func(Arrival) bool) {
-		n, boundary := int64(0), after(after(t.start()/period*period, limit.Period), limit.Period)
+		n, boundary := int64(0), next(next(t.start()))
 		for attack := int64(0); boundary < math.MaxInt64; attack++ {
 			key := keyName(attack % int64(t.Keys))
 			for _, at := range [...]int64{boundary - 1, boundary} {
@@ -88,8 +90,23 @@ func (t Traffic) Boundary(limit sluice.Limit) iter.Seq[Arrival] {
 					}
 				}
 			}
-			boundary = after(after(boundary, limit.Period), limit.Period)
+			boundary = next(next(boundary))
 		}
+	}
+}
+
+// boundariesOf returns a function to the first boundary after a time.
+func boundariesOf(limit sluice.Limit) func(at int64) int64 {
+	c := limit.Calendar()
+	if c == (sluice.Calendar{}) {
+		return func(at int64) int64 { return after(at/int64(limit.Period)*int64(limit.Period), limit.Period) }
+	}
+	return func(at int64) int64 {
+		_, ends, err := c.Window(time.Unix(0, at))
+		if err != nil {
+			panic("limittest: Boundary: " + err.Error())
+		}
+		return ends.UnixNano()
 	}
 }
 

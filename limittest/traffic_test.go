@@ -124,6 +124,10 @@ func TestTraffic_BoundaryAttacksEachWindow(t *testing.T) {
 	}
 	assert.Equal(t, want, got)
 
+	month := slices.Collect(Traffic{N: 3, Start: time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)}.Boundary(sluice.PerCalendar(1, sluice.Calendar{Unit: sluice.CalendarMonth})))
+	edges := []int64{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixNano(), time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC).UnixNano()}
+	assert.Equal(t, []int64{edges[0] - 1, edges[0], edges[1] - 1}, []int64{month[0].At, month[1].At, month[2].At})
+
 	// It is what a fixed window admits most of.
 	clock := sluice.NewManualClock(trafficStart)
 	lim := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.FixedWindow, Limit: limit, Clock: clock}))

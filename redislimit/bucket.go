@@ -45,7 +45,7 @@ func (bucket) script() *script { return bucketScript }
 
 func (bucket) keeps(state string) bool { return keeps(state, 'b', 28, 46) }
 
-func (b bucket) arguments(to []byte) []byte {
+func (b bucket) arguments(to []byte, _ int64) []byte {
 	to = appendUint56(appendUint56(appendUint56(to, b.unit), b.drain), b.full)
 	return appendUint32(to, b.step)
 }

@@ -94,7 +94,7 @@ func (r *request) arguments(now, spare int64, seen string) []byte {
 	b = appendUint32(append(b, op), r.k)
 	b = appendUint56(appendUint56(b, r.n), now)
 	b = appendUint56(appendUint56(appendUint32(b, spare), r.plan.block), r.debt)
-	b = r.plan.shape.arguments(b)
+	b = r.plan.shape.arguments(b, now)
 	if op != r.op {
 		b = appendUint32(appendUint32(appendUint56(b, r.lend), r.share), r.epoch)
 		b = appendUint56(appendUint56(appendUint56(b, r.since), r.spent), r.unused)

@@ -65,7 +65,7 @@ func (c chained) check(i int, call *StoreCall, p *plan) error {
 // whole reports whether a view has the units that a refund can give back, as whole numbers.
 func (p *plan) whole() bool {
 	letter := p.letter()
-	return letter == 'w' || letter == 'a' || letter == inFlightLetter
+	return letter == 'w' || letter == 'a' || letter == datedLetter || letter == inFlightLetter
 }
 
 // newPart returns a call of a chain. Redis puts the number of its units in, if that is not the Cost.

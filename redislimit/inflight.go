@@ -24,9 +24,9 @@ func newInFlight(c Config) (shape, error) {
 func (inFlight) letter() byte    { return inFlightLetter }
 func (inFlight) script() *script { return inFlightScript }
 
-func (s inFlight) arguments(to []byte) []byte {
+func (s inFlight) arguments(to []byte, now int64) []byte {
 	s.step = 1 // which the script has no use for
-	return s.sliding.arguments(to)
+	return s.sliding.arguments(to, now)
 }
 
 // worst: units that are given back can be admitted again at once.

@@ -25,12 +25,16 @@ var variants = []Config{
 	{Algorithm: sluice.FixedWindowFirstCharge},
 	{Algorithm: sluice.TokenBucketInterval}, {Algorithm: sluice.TokenBucketInterval, Offset: 1},
 	{Algorithm: sluice.InFlight},
+	{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(1, daysInNewYork)}, {Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(1, monthsInSeoul)},
 }
 
 func variantName(c Config) string {
 	s := c.Algorithm.String()
 	if c.Offset != 0 {
 		s += "+offset"
+	}
+	if isDated(c.Limit) {
+		s += "+" + c.Limit.Calendar().Unit.String()
 	}
 	return s
 }
@@ -63,6 +67,7 @@ func oracleConfig(c Config, p *plan) oracle.Config {
 	step := stepOf(p.shape)
 	o := oracle.Named(c.Algorithm.String())
 	o.Rate, o.Period, o.Offset = int64(c.Limit.Rate), int64(c.Limit.Period)/micro/step, int64(c.Offset)/micro/step
+	o.Calendar = calendarModels[c.Limit.Calendar()]
 	o.BlockFor, o.BlockEnd = p.block/step, ceilDiv(exact-1, step)
 	if b, ok := p.shape.(bucket); ok {
 		o.Rate, o.Period = b.drain, b.unit
@@ -98,6 +103,8 @@ func randomConfig(tb testing.TB, rng *rand.Rand, variant Config) (Config, *plan)
 		c := variant
 		c.Limit = sluice.Per(rates[rng.IntN(len(rates))], periods[rng.IntN(len(periods))])
 		switch {
+		case isDated(variant.Limit):
+			c.Limit = sluice.PerCalendar(c.Limit.Rate, variant.Limit.Calendar())
 		case c.Algorithm == sluice.SlidingLog:
 			c.Limit.Rate = 1 + rng.IntN(40)
 		case c.Algorithm < sluice.SlidingWindow:

@@ -1,6 +1,10 @@
 package redislimit
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/internal/calendar"
+)
 
 // owedPause is how long owed charges wait after Redis could not be told of them.
 const owedPause = time.Second
@@ -30,6 +34,15 @@ type cycle struct {
 	margin         int64 // us by which an end may be earlier or later; at most half of the period
 	fades          bool  // units count for one more window, in part
 	whole          bool  // with fades: in full
+
+	dates   calendar.Calendar // the windows are a calendar's; without offset, and without units that fade
+	windows *calendar.Windows
+}
+
+// same reports whether the windows are the same.
+func (c cycle) same(d cycle) bool {
+	c.windows, d.windows = nil, nil
+	return c == d
 }
 
 func (bucket) cycle() cycle { return cycle{} }
@@ -62,6 +75,9 @@ func (m most) cycle() cycle {
 func (c *cycle) number(at int64) int64 {
 	if c.period == 0 {
 		return 0
+	}
+	if c.windows != nil {
+		return int64(numberAt(c.windows, at))
 	}
 	return floorDiv(at-c.offset, c.period)
 }
@@ -110,7 +126,7 @@ func (o *owedCharge) goOn(c *cycle, now int64) {
 // other windows now, the older units count as if they had been charged now.
 func (o owedCharge) plus(newer owedCharge, now int64) owedCharge {
 	c := newer.plan.shape.cycle()
-	if o.plan.shape.cycle() != c {
+	if !o.plan.shape.cycle().same(c) {
 		o = newOwed(newer.plan, o.units+o.next+o.last, now)
 	}
 	o.goOn(&c, now)

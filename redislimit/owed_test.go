@@ -28,7 +28,7 @@ func TestOwed_Covers(t *testing.T) {
 
 func owedCovers(t *testing.T, s *server, rng *rand.Rand, v Config) {
 	cfg, p := randomConfig(t, rng, v)
-	for cfg.Limit.Period > 30*24*time.Hour { // times stay below 2^53
+	for cfg.Limit.Period > 31*24*time.Hour { // times stay below 2^53
 		cfg, p = randomConfig(t, rng, v)
 	}
 	l, _, now := pair(t, s.client, cfg)
@@ -36,7 +36,7 @@ func owedCovers(t *testing.T, s *server, rng *rand.Rand, v Config) {
 	alone, inParts := false, 0         // of what does not fit, less than a unit is lost
 	apart := rng.Int64N(1_000_000_000) // us; others have no use for a clock
 	switch p.shape.(type) {
-	case counter, sliding, inFlight:
+	case counter, sliding, inFlight, dated:
 		most := min(clocksApart, c.period/2)
 		apart = rng.Int64N(2*most+1) - most
 		apart = apart / stepOf(p.shape) * stepOf(p.shape)

@@ -29,8 +29,8 @@ type shape interface {
 	script() *script
 	// keeps reports whether state can be the script's, by its first byte and length.
 	keeps(state string) bool
-	// arguments appends the part of the limit that the script needs.
-	arguments(b []byte) []byte
+	// arguments appends the part of the limit that the script needs. now is in us, or 0 if Redis says the time.
+	arguments(b []byte, now int64) []byte
 	// free returns the units that would be admitted.
 	free(v view) int64
 	// used returns the units that count, also beyond the limit; a part of a unit counts as one.
@@ -101,18 +101,27 @@ func newPlan(c Config, before *plan) (*plan, error) {
 	switch {
 	case !p.constant():
 		p.kept = p.burst
-		p.shape, err = newShape(c)
+		if p.shape, err = newShape(c); err == nil && before != nil && (before.shape.letter() == datedLetter) != isDated(c.Limit) {
+			return nil, configErrorf("Limit", "%q in the place of %q: units in windows by a calendar have other keys in Redis than units in windows of a period; want a limiter made with such a limit", c.Limit, before.limit)
+		}
 		return p, err
 	case before != nil:
 		p.shape, p.kept = before.shape, before.kept
 		return p, nil
 	}
-	c.Limit, c.Offset = sluice.PerSecond(1), 0
+	if c.Offset = 0; isDated(c.Limit) {
+		c.Limit.Rate = 1
+	} else {
+		c.Limit = sluice.PerSecond(1)
+	}
 	p.shape, err = newShape(c)
 	return p, err
 }
 
 func newShape(c Config) (shape, error) {
+	if isDated(c.Limit) {
+		return newDated(c)
+	}
 	switch c.Algorithm {
 	case sluice.TokenBucketInterval, sluice.FixedWindow:
 		return newCounter(c)

@@ -44,7 +44,7 @@ func (l *Limiter) rival(name string) *Limiter {
 		if other == nil || !reflect.ValueOf(l.client).Comparable() || other.client != l.client {
 			continue
 		}
-		if o := other.plan.Load(); o.shape != p.shape || o.burst != p.burst || o.block != p.block {
+		if o := other.plan.Load(); !sameShape(o.shape, p.shape) || o.burst != p.burst || o.block != p.block {
 			return other
 		}
 	}

@@ -57,6 +57,8 @@ var (
 	bucketLua string
 	//go:embed lua/counter.lua
 	counterLua string
+	//go:embed lua/calendar.lua
+	calendarLua string
 	//go:embed lua/firstcharge.lua
 	firstChargeLua string
 	//go:embed lua/sliding.lua
@@ -81,6 +83,7 @@ var (
 
 	bucketScript      = assemble(headLua+flowLua, plainLua, bucketLua)
 	counterScript     = assemble(headLua+flowLua, plainLua, counterLua, countedLua, windowsLua)
+	calendarScript    = assemble(headLua+flowLua, plainLua, calendarLua, countedLua, windowsLua)
 	firstChargeScript = assemble(headLua+flowLua, plainLua, firstChargeLua, countedLua, windowsLua)
 	slidingScript     = assemble(headLua+flowLua, plainLua, slidingLua, windowsLua)
 	inFlightScript    = assemble(headLua+flowLua, plainLua, inFlightLua, slidingLua, windowsLua)
@@ -91,6 +94,7 @@ var (
 		'b': assembleHolds(receiptsLua, apartLua, bucketLua),
 		'w': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
 		'i': assembleHolds(receiptsLua, withinLua, counterLua, countedLua, windowsLua),
+		'd': assembleHolds(receiptsLua, calendarLua, withinLua, countedLua, windowsLua),
 		'a': assembleHolds(receiptsLua, withinLua, firstChargeLua, countedLua, windowsLua),
 		's': assembleHolds(receiptsLua, withinLua, slidingLua, windowsLua),
 
@@ -138,7 +142,7 @@ func assembleAll(holds bool) *script {
 	for _, s := range []struct {
 		letters string
 		script  *script
-	}{{"b", bucketScript}, {"wi", counterScript}, {"a", firstChargeScript}, {"s", slidingScript}, {string(inFlightLetter), inFlightScript}, {string(logLetter), slogScript}} {
+	}{{"b", bucketScript}, {"wi", counterScript}, {"d", calendarScript}, {"a", firstChargeScript}, {"s", slidingScript}, {string(inFlightLetter), inFlightScript}, {string(logLetter), slogScript}} {
 		add(s.letters, s.script, headOf, "key, arg, call")
 		if with := holdScripts[s.letters[0]]; holds && with != nil {
 			add(strings.ToUpper(s.letters), with, headOf+sideOf, "key, arg, call, holds, times")

@@ -161,7 +161,8 @@ func (l *StoreLimit) newPlan(limit sluice.Limit) (*plan, error) {
 	before := l.plan.Load()
 	if limit.Rate == 0 && limit.Period > 0 { // OpDebit counts, in windows of the period
 		var err error
-		c.Limit = sluice.Per(1, limit.Period)
+		c.Limit = limit
+		c.Limit.Rate = 1
 		if before, err = newPlan(c, nil); err != nil {
 			return nil, err
 		}
@@ -183,7 +184,7 @@ func (l *StoreLimit) judge(override sluice.Limit) (*plan, error) {
 	if known, ok := l.others.Load(override); ok {
 		return known.(*plan), nil
 	}
-	if l.named.period > 0 && override.Period != l.named.period && override.Rate != math.MaxInt {
+	if l.named.period > 0 && !sameWindows(override, p.limit) && override.Rate != math.MaxInt {
 		return nil, configErrorf("Override", "%v has another period than %v, in whose windows its units are counted; want the same", override, p.limit)
 	}
 	made, err := l.newPlan(override)
@@ -203,8 +204,8 @@ func (l *StoreLimit) judge(override sluice.Limit) (*plan, error) {
 func (l *StoreLimit) SetLimit(limit sluice.Limit) error {
 	l.admin.Lock()
 	defer l.admin.Unlock()
-	if l.named.period > 0 && limit.Period != l.named.period {
-		return configErrorf("Limit.Period", "%v, and the units of %q are counted in windows of %v; want the same, or another Name", limit.Period, l.named.name, l.named.period)
+	if l.named.period > 0 && !sameWindows(limit, l.config.Limit) {
+		return configErrorf("Limit.Period", "%v, and the units of %q are counted in windows of %v; want the same, or another Name", windowsOf(limit), l.named.name, windowsOf(l.config.Limit))
 	}
 	p, err := l.newPlan(limit)
 	if err != nil {

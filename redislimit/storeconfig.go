@@ -45,7 +45,7 @@ type LimitConfig struct {
 	// Name is part of the names of the limit's keys in Redis, 1 to 128 bytes of any kind. Limits with the
 	// same Name share their keys, even if their Limits differ: each limit judges its own calls, and units
 	// that have been spent count for all of them. So they must have the same Algorithm, Offset and
-	// Tag, and, unless they are buckets, the same Limit.Period.
+	// Tag, and, unless they are buckets, the same Limit.Period, or the same Calendar.
 	Name string
 
 	// Tag, if it is set, is a hash tag of up to 64 bytes. In a cluster all keys of limits with the same Tag
@@ -149,12 +149,13 @@ type shapeOf struct {
 	algorithm sluice.Algorithm
 	offset    time.Duration
 	period    time.Duration // 0 for a bucket
+	calendar  sluice.Calendar
 	tag       string
 	holds     bool
 }
 
 func (c *LimitConfig) shapeOf(p *plan) shapeOf {
-	s := shapeOf{c.Algorithm, c.Offset, c.Limit.Period, c.Tag, c.MaxHolds > 0}
+	s := shapeOf{c.Algorithm, c.Offset, c.Limit.Period, c.Limit.Calendar(), c.Tag, c.MaxHolds > 0}
 	if _, ok := p.shape.(bucket); ok {
 		s.period = 0
 	}
@@ -165,6 +166,9 @@ func (s shapeOf) String() string {
 	text := fmt.Sprintf("%v, an offset of %v", s.algorithm, s.offset)
 	if s.period > 0 {
 		text += fmt.Sprintf(", a period of %v", s.period)
+	}
+	if s.calendar != (sluice.Calendar{}) {
+		text += fmt.Sprintf(", %q", sluice.PerCalendar(1, s.calendar))
 	}
 	if s.holds {
 		text += ", holds"

@@ -37,7 +37,7 @@ func newMost(c Config) (most, error) {
 	return most{int64(c.Limit.Rate), period}, err
 }
 
-func (m most) arguments(to []byte) []byte {
+func (m most) arguments(to []byte, _ int64) []byte {
 	return appendUint56(appendUint56(to, m.burst), m.period)
 }
 
@@ -126,7 +126,7 @@ func (counter) script() *script { return counterScript }
 
 func (counter) keeps(state string) bool { return keeps(state, 'c', 21) }
 
-func (s counter) arguments(to []byte) []byte {
+func (s counter) arguments(to []byte, _ int64) []byte {
 	to = appendUint56(appendUint56(to, s.burst), s.back)
 	return appendUint56(appendUint56(to, s.period), s.offset)
 }
@@ -182,7 +182,7 @@ func (sliding) script() *script { return slidingScript }
 
 func (sliding) keeps(state string) bool { return keeps(state, 's', 44) }
 
-func (s sliding) arguments(to []byte) []byte {
+func (s sliding) arguments(to []byte, _ int64) []byte {
 	to = appendUint56(appendUint56(appendUint56(to, s.burst), s.period), s.offset)
 	return appendUint32(to, s.step)
 }

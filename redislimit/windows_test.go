@@ -14,6 +14,7 @@ func TestShape_Letters(t *testing.T) {
 	for letter, configs := range map[string][]Config{
 		"b": {{Algorithm: sluice.GCRA}, {Algorithm: sluice.TokenBucket}, {Algorithm: sluice.LeakyBucket}},
 		"w": {{Algorithm: sluice.FixedWindow}},
+		"d": {{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(5, daysInNewYork)}},
 		"i": {{Algorithm: sluice.TokenBucketInterval}},
 		"a": {{Algorithm: sluice.FixedWindowFirstCharge}},
 		"s": {{Algorithm: sluice.SlidingWindow}},
@@ -21,7 +22,9 @@ func TestShape_Letters(t *testing.T) {
 		"l": {{Algorithm: sluice.SlidingLog}},
 	} {
 		for _, c := range configs {
-			c.Limit = sluice.PerMinute(5)
+			if c.Limit == (sluice.Limit{}) {
+				c.Limit = sluice.PerMinute(5)
+			}
 			s, err := newShape(c)
 			require.NoError(t, err)
 			require.Equal(t, letter, string(s.letter()), "%+v", c)

@@ -20,10 +20,11 @@ const longestFresh = 10 * 365 * 24 * time.Hour
 func (c *counter) openSpilled(cfg redislimit.LimitConfig, open func(redislimit.LimitConfig) *redislimit.StoreLimit) {
 	cfg.Name, cfg.Algorithm = name(&c.StoreLimit)+" spilled", sluice.InFlight
 	period := fresh(&c.StoreLimit)
+	windows := sluice.Limit{}
 	if cfg.Offset = 0; c.Algorithm == sluice.FixedWindow {
-		cfg.Algorithm, cfg.Offset = sluice.FixedWindow, c.Offset
+		cfg.Algorithm, cfg.Offset, windows = sluice.FixedWindow, c.Offset, c.Limit
 	}
-	cfg.Limit = sluice.Per(plentyOf(cfg.Algorithm, period), period)
+	cfg.Limit = plentyOf(cfg.Algorithm, windows, period)
 	c.spilled = open(cfg)
 }
 

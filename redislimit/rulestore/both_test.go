@@ -226,7 +226,7 @@ func TestThen_Fresh(t *testing.T) {
 		{sluice.TokenBucket, sluice.Per(0, day), day},
 	} {
 		require.Equal(t, c.want, fresh(&rules.StoreLimit{Algorithm: c.algorithm, Limit: c.limit}), "%+v", c)
-		n := plentyOf(sluice.InFlight, c.want)
+		n := plentyOf(sluice.InFlight, sluice.Limit{}, c.want).Rate
 		require.GreaterOrEqual(t, n, 1<<30, "%v", c.want)
 	}
 }

@@ -172,7 +172,7 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		kind += " override"
 	}
 	if l.Windows() {
-		cfg.Name, c.plenty = kind+" denied now", sluice.Per(plentyOf(sluice.FixedWindow, l.Limit.Period), l.Limit.Period)
+		cfg.Name, c.plenty = kind+" denied now", plentyOf(sluice.FixedWindow, l.Limit, l.Limit.Period)
 		cfg.Limit = c.plenty
 		c.deniedNow = open(cfg)
 	}
@@ -192,16 +192,20 @@ func (s *Store) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 // plenty is a limit that is never reached. If an int has 32 bits, one more would be Unlimited, which counts nothing.
 const plenty = math.MaxInt32 - 1
 
-// plentyOf returns plenty, or less for short windows, whose large numbers need room beside the count.
-func plentyOf(algorithm sluice.Algorithm, period time.Duration) int {
-	n := plenty
-	for rate := n; rate > 1; rate /= 2 {
-		n = rate
-		if _, err := sluice.New(sluice.Config{Algorithm: algorithm, Limit: sluice.Per(n, period), MaxKeys: 1}); err == nil {
+// plentyOf returns plenty, or less for short windows, whose large numbers need room beside the count: in the windows of a limit, if it has a
+// calendar, or else in a period.
+func plentyOf(algorithm sluice.Algorithm, windows sluice.Limit, period time.Duration) sluice.Limit {
+	limit := sluice.Per(plenty, period)
+	if c := windows.Calendar(); c != (sluice.Calendar{}) {
+		limit = sluice.PerCalendar(plenty, c)
+	}
+	for limit.Rate > 1 {
+		if _, err := sluice.New(sluice.Config{Algorithm: algorithm, Limit: limit, MaxKeys: 1}); err == nil {
 			break
 		}
+		limit.Rate /= 2
 	}
-	return n
+	return limit
 }
 
 // plain returns the error of a limit without the name of redislimit's field, since rules have no such name.
@@ -218,6 +222,9 @@ func name(l *rules.StoreLimit) string {
 	n := l.Algorithm.String()
 	if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow || l.Algorithm == sluice.InFlight {
 		n += fmt.Sprintf(" %d", int64(l.Limit.Period))
+	}
+	if c := l.Limit.Calendar(); c != (sluice.Calendar{}) {
+		n += " " + sluice.PerCalendar(0, c).String()
 	}
 	if l.Offset != 0 {
 		n += fmt.Sprintf(" +%d", int64(l.Offset))

@@ -104,6 +104,8 @@ func (u *Upstream) Open(l rules.StoreLimit) (rules.StoreCounter, error) {
 		return nil, fmt.Errorf("algorithm: %v; upstream's names count fixed windows only: want no algorithm, soft or block_for, or the store's own names", l.Algorithm)
 	case l.Admitted:
 		return nil, errors.New("count_denied: false; upstream's names count denied hits: want it deleted, or the store's own names")
+	case l.Limit.Calendar() != (sluice.Calendar{}):
+		return nil, fmt.Errorf("calendar: windows of %q; upstream's names count units of one length only: want a unit, or the store's own names", l.Limit)
 	case l.Offset != 0 || !unit:
 		return nil, fmt.Errorf("period: windows of %v that begin %v late; upstream's names count whole units only: want a unit, or the store's own names", l.Limit.Period, l.Offset)
 	}

@@ -133,6 +133,7 @@ func TestUpstream_Refuses(t *testing.T) {
 		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, algorithm: gcra}}]":        "d.k: algorithm: gcra; upstream's names count fixed windows only",
 		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1, block_for: 1s}}]":          "d.k: algorithm: fixed-window; upstream's names count fixed windows only",
 		"domain: d\ndescriptors: [{key: k, rate_limit: {period: 7s, requests_per_unit: 1}}]":                        "d.k: period: windows of 7s",
+		"domain: d\ndescriptors: [{key: k, rate_limit: {calendar: {unit: day}, requests_per_unit: 1}}]":             `d.k: calendar: windows of "1 per day in UTC"; upstream's names count units of one length only`,
 		"domain: d\nsluice: {atomic: true}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]": "d: atomic or then: keys under upstream's names",
 	} {
 		_, err := rules.New(load(t, text), rules.Config{Store: newUpstream(t, client, UpstreamConfig{})})

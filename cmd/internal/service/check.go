@@ -331,7 +331,11 @@ func (c *checker) describe(h http.Header, resp *rules.Response) {
 	}
 	if c.config.HeadersDraft11 && st.Rule != nil && st.Period > 0 {
 		name := policyName(st.Rule)
-		h.Set("RateLimit-Policy", fmt.Sprintf(`%s;q=%d;w=%d`, name, st.Requests, seconds(st.Period)))
+		policy := fmt.Sprintf(`%s;q=%d`, name, st.Requests)
+		if st.Rule.Calendar() == (sluice.Calendar{}) { // windows by a calendar differ
+			policy += fmt.Sprintf(";w=%d", seconds(st.Period))
+		}
+		h.Set("RateLimit-Policy", policy)
 		h.Set("RateLimit", fmt.Sprintf(`%s;r=%d;t=%d`, name, st.Remaining, seconds(st.ResetAfter)))
 	}
 }
