@@ -428,3 +428,16 @@ func TestCalendar_NothingIsAllocated(t *testing.T) {
 		clock.Advance(5 * time.Hour)
 	}))
 }
+
+// BenchmarkAllow_Calendar is a hot key in the window of now.
+func BenchmarkAllow_Calendar(b *testing.B) {
+	for _, limit := range []Limit{PerDay(1 << 30), PerCalendar(1<<30, Calendar{Unit: CalendarDay, Zone: "America/New_York"})} {
+		b.Run(limit.String(), func(b *testing.B) {
+			l := Must(New(Config{Algorithm: FixedWindow, Limit: limit, Clock: NewFastClock()}))
+			k := l.Key("k")
+			for b.Loop() {
+				k.Allow()
+			}
+		})
+	}
+}

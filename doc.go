@@ -30,8 +30,8 @@
 //   - [SlidingLog]: at most N in any window, exactly, for 8*N bytes a key and limits
 //     up to 1<<20. The worst case is 8*N*MaxKeys bytes, and about a fifth on top.
 //   - [FixedWindow]: at most N in each calendar second, minute or day, as quotas are
-//     sold. Up to 2*N can pass around a boundary. Config.Offset moves the boundaries,
-//     to midnight in another time zone, say; with [FixedWindowFirstCharge] they are each key's own.
+//     sold; with [PerCalendar] in each day or month of a time zone. Up to 2*N can pass around a boundary. Config.Offset
+//     moves the boundaries; with [FixedWindowFirstCharge] they are each key's own.
 //   - [InFlight]: at most N units in use at once, given back when they end: see
 //     [Limiter.Acquire]. It is no rate, but goes together with rates in [TakeAll] and [WaitAll].
 //

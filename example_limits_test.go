@@ -70,3 +70,17 @@ func ExampleKey_WithLimit() {
 	// 490 <nil>
 	// 999 <nil>
 }
+
+// A plan of 1,000 calls a month renews on the 15th, at midnight in Seoul.
+func ExamplePerCalendar() {
+	renews := sluice.Calendar{Unit: sluice.CalendarMonth, Zone: "Asia/Seoul", Day: 15}
+	clock := sluice.NewManualClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
+	plans := sluice.Must(sluice.New(sluice.Config{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(1000, renews), Clock: clock}))
+	d := plans.Take("ann", 400)
+	fmt.Println(plans.Config().Limit, d.Remaining, d.ResetAfter)
+	_, ends, err := renews.Window(time.Unix(0, clock.Now()).UTC())
+	fmt.Println(ends, err)
+	// Output:
+	// 1000 per month in Asia/Seoul starting 15 600 387h0m0s
+	// 2026-12-14 15:00:00 +0000 UTC <nil>
+}

@@ -2,6 +2,7 @@ package recommend
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -41,7 +42,7 @@ const (
 // CheckLimit returns the mistake in a limit whose period limits are recommended in, or compared.
 func CheckLimit(l sluice.Limit) error {
 	if l.Calendar() != (sluice.Calendar{}) {
-		return fmt.Errorf("%q is by a calendar, which only fixed windows follow: want a count per time, as in 60/m", l)
+		return errors.New("its windows are by a calendar, which only fixed windows follow: want a count per time, as in 60/m")
 	}
 	return CheckPeriod(l.Period)
 }

@@ -42,6 +42,7 @@ var rows = func() (all []row) {
 	}
 	all = append(all, queues...)
 	return append(all,
+		row{"windows by a calendar", dated},
 		row{"outlasts the lease", outlasts},
 		row{"client gone before", goneBefore},
 		row{"denied by the second policy", second},
@@ -141,7 +142,6 @@ func (f function) run(r *run) {
 type algorithm traces.Layout
 
 func (a algorithm) run(r *run) {
-	const limit, tries = 10, 15
 	r.clock()
 	var kind sluice.Algorithm
 	o := a.Options
@@ -152,21 +152,45 @@ func (a algorithm) run(r *run) {
 		return
 	}
 	r.open(p)
-	r.remains(limit, p)
 	if kind == sluice.InFlight {
-		held := r.hold(limit)
+		r.remains(ten, p)
+		held := r.hold(ten)
 		r.refuseForNow()
 		ending{}.finish(r, held)
-		r.remains(limit, p)
+		r.remains(ten, p)
 		return
 	}
+	spends(r, p, time.Hour)
+}
+
+// dated: a limit of ten units a month by the calendar is the limiter's matter, and no surface's.
+func dated(r *run) {
+	r.clock()
+	month := sluice.Calendar{Unit: sluice.CalendarMonth, Zone: "Asia/Seoul", Day: 15}
+	p := r.policy("by-the-calendar", sluice.Config{Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(ten, month)})
+	r.open(p)
+	_, ends, err := month.Window(time.Unix(0, r.clock().Now()))
+	require.NoError(r, err)
+	spends(r, p, 62*24*time.Hour)
+	after, _, err := month.Window(time.Unix(0, r.clock().Now()))
+	require.NoError(r, err)
+	require.True(r, after.After(ends))
+}
+
+// ten is the limit of algorithm and dated.
+const ten = 10
+
+// spends uses up ten units, and again after the units have come back, at the latest after some time more.
+func spends(r *run, p *Policy, after time.Duration) {
+	const limit, tries = ten, 15
+	r.remains(limit, p)
 	r.through(limit)
 	wait := r.refuse(tries - limit).RetryAfter
 	require.Positive(r, wait)
 	r.remains(0, p)
 	r.clock().Advance(wait)
 	r.through(1)
-	r.clock().Advance(time.Hour)
+	r.clock().Advance(after)
 	r.through(limit)
 	r.refuse(1)
 	r.ran(limit + 1 + limit)
