@@ -226,7 +226,7 @@ type StoreCall struct {
 	Op    Op
 
 	// Override, unless it is the zero value, replaces the StoreLimit's own limit for this call alone.
-	// It must have the same period, unless the limit is a bucket. Spent units count under both.
+	// It must have the same period or calendar, unless the limit is a bucket. Spent units count under both.
 	Override sluice.Limit
 
 	// HoldID names a hold of the key, in at most 128 bytes of any kind. OpSettle and OpExtend need it. OpHold makes one of

@@ -50,7 +50,7 @@ type StoreLimit struct {
 	// windows in which denied hits count.
 	Admitted bool
 	// Algorithm, Limit, Offset and BlockFor are the rule's; see sluice.Config. FixedWindow without BlockFor counts in
-	// windows: limits of the domain with the same Limit.Period, Offset and Admitted share their counts. Otherwise
+	// windows: limits of the domain with the same Limit.Period or calendar, Offset and Admitted share their counts. Otherwise
 	// a key has a separate count for each algorithm.
 	Algorithm sluice.Algorithm
 	Limit     sluice.Limit
