@@ -253,7 +253,7 @@ func TestCalendar_ConfigErrors(t *testing.T) {
 	_, err := New(Config{Algorithm: FixedWindow, Limit: l})
 	require.EqualError(t, err, "sluice: Limit.Period: 1h0m0s with a calendar, which says how long windows are; want the limit as PerCalendar makes it")
 	if math.MaxInt == math.MaxInt64 {
-		most := 1<<51 - 1
+		most := math.MaxInt >> 12 // 51 bits
 		_, err = New(Config{Algorithm: FixedWindow, Limit: PerCalendar(most+1, monthly)})
 		require.EqualError(t, err, fmt.Sprintf("sluice: Limit.Rate: %d: the count leaves too few of 64 bits for the number of the window; want at most %d", most+1, most))
 		full := mustNew(t, Config{Algorithm: FixedWindow, Limit: PerCalendar(most, monthly)})

@@ -51,15 +51,24 @@ func newDatedWindow(l Limit, reach int) (algorithm, *ConfigError) {
 
 // roll returns the window in which a call at now is judged, and the count there.
 func (a *fixedWindow) roll(word uint64, now int64) (number, count uint64) {
-	number = a.number(now)
-	if number > word>>a.bits {
-		return number, 0
+	return a.in(word, a.number(now))
+}
+
+// in is roll at a time whose window has the number present.
+func (a *fixedWindow) in(word, present uint64) (number, count uint64) {
+	if present > word>>a.bits {
+		return present, 0
 	}
 	return word >> a.bits, word & (1<<a.bits - 1)
 }
 
 func (a *fixedWindow) charge(word uint64, now int64, cost int) (uint64, bool) {
-	number, count := a.roll(word, now)
+	// As in number, whose call would take 8% of an Allow.
+	present, _ := a.at(now)
+	if a.dates != nil {
+		present = a.dates.At(now)
+	}
+	number, count := a.in(word, present)
 	count += uint64(cost)
 	if count > a.limit {
 		return word, false
@@ -95,9 +104,17 @@ func (a *fixedWindow) refund(key state, now int64, cost int) uint64 {
 }
 
 func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (remaining int, retry, reset time.Duration) {
-	number, count := a.roll(word, now)
+	present, _ := a.at(now) // as in charge
+	if a.dates != nil {
+		present = a.dates.At(now)
+	}
+	number, count := a.in(word, present)
 	if count > 0 {
-		reset = until(a.start(number+1), now)
+		end := a.start(number + 1)
+		if a.dates != nil {
+			end = a.dates.Start(number + 1)
+		}
+		reset = until(end, now)
 	}
 	if !allowed {
 		retry = reset
@@ -108,7 +125,7 @@ func (a *fixedWindow) describe(word uint64, now int64, _ int, allowed bool) (rem
 // stamp is the number of the window.
 func (a *fixedWindow) stamp(key state) (stamp, end uint64) {
 	number := key.word >> a.bits
-	return number, a.start(number + 1)
+	return number, a.begin(number + 1)
 }
 
 func (a *fixedWindow) takeOut(key state, stamp, n uint64) uint64 {
@@ -120,16 +137,16 @@ func (a *fixedWindow) takeOut(key state, stamp, n uint64) uint64 {
 
 func (a *fixedWindow) windowEnd(key state, now int64) uint64 {
 	number, _ := a.roll(key.word, now)
-	return a.start(number + 1)
+	return a.begin(number + 1)
 }
 
 // idleAt is the end of the window of the last charge. If all units have been refunded it
 // is the window's start: an older call would still be charged in that window.
 func (a *fixedWindow) idleAt(word uint64) uint64 {
 	if word&(1<<a.bits-1) == 0 {
-		return a.start(word >> a.bits)
+		return a.begin(word >> a.bits)
 	}
-	return a.start(word>>a.bits + 1)
+	return a.begin(word>>a.bits + 1)
 }
 
 func (a *fixedWindow) rank(word uint64, now int64) uint64 {

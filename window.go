@@ -114,7 +114,7 @@ func (w *window) number(now int64) uint64 {
 // own window if that is later.
 func (w *window) carry(old *window, number uint64, now int64) uint64 {
 	if !w.same(old) {
-		number = w.number(max(now, int64(min(old.start(number), math.MaxInt64))))
+		number = w.number(max(now, int64(min(old.begin(number), math.MaxInt64))))
 	}
 	return min(number, w.last)
 }
@@ -136,12 +136,17 @@ func countDenied(count uint64, cost int, limit uint64) uint64 {
 // start returns the first nanosecond of a window after 1970: 0 for window 0, and
 // more than math.MaxInt64 for a window that time does not reach.
 func (w *window) start(number uint64) uint64 {
-	if w.dates != nil {
-		return w.dates.Start(number)
-	}
 	hi, t := bits.Mul64(number, w.period)
 	if hi != 0 || number > w.last {
 		return math.MaxUint64
 	}
 	return t - min(w.shift, t)
+}
+
+// begin is start, by the calendar if there is one.
+func (w *window) begin(number uint64) uint64 {
+	if w.dates != nil {
+		return w.dates.Start(number)
+	}
+	return w.start(number)
 }

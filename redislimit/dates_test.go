@@ -120,7 +120,7 @@ func TestDated_Arguments(t *testing.T) {
 	require.Equal(t, []int64{0, 0, at("1970-02-01T00:00:00Z"), at("1970-03-01T00:00:00Z")}, bounds(sluice.Calendar{Unit: sluice.CalendarMonth}, 1))
 	end := bounds(sluice.Calendar{Unit: sluice.CalendarYear}, exact-2)
 	require.IsIncreasing(t, end[:3])
-	require.EqualValues(t, exact-1, end[3])
+	require.Equal(t, int64(exact-1), end[3])
 }
 
 // TestDated_Refusals: what would begin other counts, or read others, is an error.
