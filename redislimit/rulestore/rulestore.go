@@ -220,11 +220,10 @@ func plain(err error) error {
 // name returns the name that limits share if they count the same keys.
 func name(l *rules.StoreLimit) string {
 	n := l.Algorithm.String()
-	if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow || l.Algorithm == sluice.InFlight {
-		n += fmt.Sprintf(" %d", int64(l.Limit.Period))
-	}
 	if c := l.Limit.Calendar(); c != (sluice.Calendar{}) {
 		n += " " + sluice.PerCalendar(0, c).String()
+	} else if l.Windows() || l.Algorithm == sluice.SlidingWindow || l.Algorithm == sluice.SlidingLog || l.Algorithm == sluice.FixedWindow || l.Algorithm == sluice.InFlight {
+		n += fmt.Sprintf(" %d", int64(l.Limit.Period))
 	}
 	if l.Offset != 0 {
 		n += fmt.Sprintf(" +%d", int64(l.Offset))

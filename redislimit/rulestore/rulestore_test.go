@@ -145,3 +145,11 @@ func TestRefunds_Known(t *testing.T) {
 	s.refunds.sent(d)
 	require.Eventually(t, func() bool { return s.refunds.client.ZScore(ctx, s.refunds.key, "d").Err() == nil }, 10*time.Second, time.Millisecond)
 }
+
+// TestName_LongestCalendar: with the longest name of a zone, what redislimit is asked for has no more than the 128 bytes that it takes.
+func TestName_LongestCalendar(t *testing.T) {
+	dates := sluice.Calendar{Unit: sluice.CalendarQuarter, Zone: "America/Argentina/ComodRivadavia", Month: time.December, Day: 28}
+	l := rules.StoreLimit{Domain: "d", Atomic: true, Second: true, Admitted: true, Algorithm: sluice.FixedWindow, Limit: sluice.PerCalendar(1, dates)}
+	require.Equal(t, "fixed-window 0 per quarter in America/Argentina/ComodRivadavia starting 12-28 admitted second of 18ac3e7343f01689", name(&l))
+	require.LessOrEqual(t, len(name(&l)+" denied now"), 128)
+}
