@@ -21,7 +21,7 @@ func (r *Rule) Explain() string {
 			grouped(r.limit), r.period, 2*r.period))
 	}
 	if r.dates != nil {
-		said = append(said, fmt.Sprintf("%s in each %s, whose clocks say when it begins; around that moment up to twice as many pass",
+		said = append(said, fmt.Sprintf("%s per %s, by the clocks there; around the start of a window up to twice as many pass",
 			grouped(uint64(r.requests)), r.dates.Calendar.Text()))
 	}
 	budget := fmt.Sprintf("%s a %s", grouped(uint64(r.requests)), r.span())

@@ -23,7 +23,7 @@ descriptors:
 		"",
 		"test.yaml:5: d.b: 50 is 500,000 units, counted one by one; a request of 1,000 in, 200 out and 200 cached costs 701 units of 500,000 units a period of 1h30m0s",
 		"test.yaml:6: d.c: 2 is 2,000 units, counted one by one",
-		"test.yaml:7: d.d: 1,000 in each month in Asia/Seoul starting 15, whose clocks say when it begins; around that moment up to twice as many pass",
+		"test.yaml:7: d.d: 1,000 per month in Asia/Seoul starting 15, by the clocks there; around the start of a window up to twice as many pass",
 		"",
 		"",
 		"test.yaml:10: d.g_z: a request of 1,000 input costs 2,000 units of 9 a day",
