@@ -27,7 +27,7 @@ func TestCheck_Problems(t *testing.T) {
 	code, stdout, stderr := execute(nil, "check", dir)
 	require.Equal(t, cli.ExitFailed, code)
 	require.Equal(t, dir+`/a.yaml:3:24: warning: d.k: requests_per_unit is missing, which is 0: everything is denied; want requests_per_unit: 0 to say so, or a number
-`+dir+`/a.yaml:3:31: d.k: unit is "moon"; want second, minute, hour, day, week, month or year, or period: a time
+`+dir+`/a.yaml:3:31: d.k: unit is "moon"; want second, minute, hour, day, week, month or year, or period: a time, or calendar
 `+dir+`/a.yaml:4:3: d: a descriptor without a key; want key: NAME
 `+dir+`/b.yaml:1:9: d: the domain is already defined at `+dir+`/a.yaml:1; want each domain in one file, or domains merged
 `+dir+`/b.yaml:2:1: warning: a second document, which is not read; want one document a file

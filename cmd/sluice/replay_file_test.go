@@ -153,7 +153,7 @@ func TestReplay_RulesFileErrors(t *testing.T) {
 		"other domain": {[]string{"--rules", good, "--rules", other, "--domain", "x"}, cli.ExitUsage, `--domain "x" has no rules: want api, or web`},
 		"no key":       {[]string{"--rules", good, "--descriptor", "a=b,=c"}, cli.ExitUsage, `descriptor "a=b,=c": want entries KEY=VALUE with commas between; {client}, {method}, {path}, {host}, {user}, {agent}, {status} stand for what a request has`},
 		"no such part": {[]string{"--rules", good, "--descriptor", "a=b{uri}"}, cli.ExitUsage, `descriptor "a=b{uri}": {uri} stands for nothing; want one of {client}, {method}, {path}, {host}, {user}, {agent}, {status}`},
-		"bad rules": {[]string{"--rules", bad}, cli.ExitFailed, bad + ":3:31: api.a: unit is \"moon\"; want second, minute, hour, day, week, month or year, or period: a time\n" +
+		"bad rules": {[]string{"--rules", bad}, cli.ExitFailed, bad + ":3:31: api.a: unit is \"moon\"; want second, minute, hour, day, week, month or year, or period: a time, or calendar\n" +
 			bad + ":4:3: api.a: the descriptor is already defined at " + bad + ":3; want one descriptor for a at this level\nsluice replay: the rules do not load; sluice check says the same\n"},
 		"empty folder":  {[]string{"--rules", empty}, cli.ExitFailed, fmt.Sprintf("no file of rules in [%q]: want names that end in .yaml or .yml", empty)},
 		"missing rules": {[]string{"--rules", filepath.Join(empty, "x")}, cli.ExitFailed, "no such file or directory"},
