@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -67,15 +68,15 @@ func TestClocks_OneReadingForManyLimiters(t *testing.T) {
 	}
 }
 
-// A FastClock shows the time of a SystemClock made at the same time, whenever the first FastClock was made.
+// A FastClock shows the time of a SystemClock made at the same time, whenever the first FastClock was made. A process that is
+// interrupted while it makes a clock, between the two readings of that, has it off by as long: the best of many counts.
 func TestFastClock_AgreesWithASystemClock(t *testing.T) {
+	least := int64(math.MaxInt64)
 	for range 100 {
-		before := SystemClock()
-		fast := NewFastClock()
-		after := SystemClock()
-		low, high := min(before.(*systemClock).zero, after.(*systemClock).zero), max(before.(*systemClock).zero, after.(*systemClock).zero)
-		require.True(t, low-int64(time.Millisecond) <= fast.zero && fast.zero <= high+int64(time.Millisecond))
+		apart := NewFastClock().zero - newSystemClock().zero
+		least = min(least, max(apart, -apart))
 	}
+	require.Less(t, least, int64(time.Millisecond))
 }
 
 // Inside a bubble time stands still while the counter runs.
