@@ -209,7 +209,11 @@ func (tr *tracer) operation() operation {
 	}
 	op.now = tr.now
 	if tr.older && tr.rng.IntN(4) == 0 {
-		op.now = max(tr.step, tr.now-tr.gap())
+		back := tr.gap()
+		if isDated(tr.cfg.Limit) && tr.cfg.BlockFor > 0 { // the script knows when the next window ends, and so how long a block lasts at least
+			back = min(back, int64(tr.cfg.Limit.Period)/micro*7/8)
+		}
+		op.now = max(tr.step, tr.now-back)
 	}
 	switch tr.rng.IntN(20) {
 	case 4:

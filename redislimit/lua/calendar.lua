@@ -3,7 +3,8 @@
 -- windows it is in: so the clocks of both may be up to a window apart.
 --
 -- State, as counter.lua has it: time T of the last charge, and the units C that counted then; w is the number of the window of T, among
--- those that were sent: -1 before b0, 3 from b3 on. Units in windows before b0 count no more.
+-- those that were sent: -1 before b0, 3 from b3 on. Units in windows before b0 count no more. The end of a window from b3 on is not known: a
+-- key that was charged there is kept, or stays blocked, for up to three windows.
 -- @limit
 B, b0, b1, b2, b3
 -- @format
