@@ -18,7 +18,7 @@ type Calendar struct {
 	// refused, since it is another zone on each machine. Zones are found as by time.LoadLocation: a program that runs
 	// where there is no database imports time/tzdata.
 	Zone string
-	// Month is the first month of a year, such as that of a tax year, and of a quarter. 0 means January. The other units have none.
+	// Month is the first month of a year, such as the first month of a tax year, and of a quarter. 0 means January. The other units have none.
 	Month time.Month
 	// Day is the first day of a month, quarter or year, 1 to 28, and of a week from 1 for Monday to 7 for Sunday. 0 means 1. A day has none.
 	Day int
@@ -65,18 +65,7 @@ func (c Calendar) Window(t time.Time) (begins, ends time.Time, err error) {
 	if err != nil {
 		return begins, ends, configErrorf("Calendar", "%v", err)
 	}
-	n := w.At(unixNano(t))
+	n := w.At(unixNanos(t))
 	at := func(nanos uint64) time.Time { return time.Unix(0, int64(min(nanos, 1<<63-1))).In(t.Location()) }
 	return at(w.Start(n)), at(w.Start(n + 1)), nil
-}
-
-// unixNano is t.UnixNano(), or the nearest time from 1970 on that there is.
-func unixNano(t time.Time) int64 {
-	switch {
-	case t.Before(time.Unix(0, 0)):
-		return 0
-	case t.After(time.Unix(0, 1<<63-1)):
-		return 1<<63 - 1
-	}
-	return t.UnixNano()
 }

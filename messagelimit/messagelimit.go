@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -73,7 +74,7 @@ func New(c Config) (*Limit, error) {
 			return nil, &sluice.ConfigError{Field: field, Reason: fmt.Sprintf("its Limiter is of %v, and messages do not run; want another Algorithm here, and httplimit for connections that are open at once", a)}
 		}
 	}
-	c.Keys = append([]sluice.Key(nil), c.Keys...)
+	c.Keys = slices.Clone(c.Keys)
 	return &Limit{c}, nil
 }
 
