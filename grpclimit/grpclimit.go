@@ -104,7 +104,7 @@ type Policy struct {
 	Limit func(context.Context, Call) (sluice.Limit, error)
 
 	// Settle returns the final cost of a call in this policy, in place of Config.Settle: 0 gives a login that succeeded back
-	// to the policy of failed logins, and stays charged to those without. It is asked only about calls that the policy
+	// to the policy of failed logins; policies without a Settle stay charged. It is asked only about calls that the policy
 	// has charged. It is for PerCall, and not for a Limiter of sluice.InFlight. nil leaves it to Config.Settle.
 	Settle func(ctx context.Context, call Call, code codes.Code) (cost int)
 

@@ -56,7 +56,7 @@ type Policy struct {
 	Limit func(*http.Request) (sluice.Limit, error)
 
 	// Settle returns the final cost of a request in this policy, in place of Config.Settle: 0 gives a login that succeeded
-	// back to the policy of failed logins, and stays charged to those without. It is asked only about requests that the
+	// back to the policy of failed logins; policies without a Settle stay charged. It is asked only about requests that the
 	// policy has charged. It is not for a Limiter of sluice.InFlight. nil leaves it to Config.Settle.
 	Settle func(r *http.Request, status int) (cost int)
 

@@ -86,8 +86,8 @@ func TestReplay_AgainstItself(t *testing.T) {
 	assert.Equal(t, changed{Top: []changedClient{}, KeptOutOverTime: none, LetInOverTime: none}, *out.Changes)
 }
 
-// TestReplay_AgainstTheLog: changes that are counted by hand, of what the log has answered with 429. After, each client has 3 a
-// day. Other errors are no denials.
+// TestReplay_AgainstTheLog: before, the server of the log has denied the requests that it answered with 429, and no others; after, each client has
+// 3 a day. The changes are counted by hand.
 func TestReplay_AgainstTheLog(t *testing.T) {
 	after := rulesFile(t, "- {key: remote_address, rate_limit: {unit: day, requests_per_unit: 3}}\n")
 	log := answersLog(t, map[int][]int{0: {200, 200, 429, 429}, 1: {200, 200, 200, 503}, 2: {429, 200}})

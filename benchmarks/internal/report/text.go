@@ -90,7 +90,7 @@ func (v *view) speedTable(cols []column, keep func(results.Subject) bool) *table
 	return t
 }
 
-// stringsColumns are those of stringsTable.
+// stringsColumns are the workloads that stringsTable has a column for.
 var stringsColumns = []column{
 	columns[0], columns[1], columns[4],
 	columns[2], {"Zipf, made", "zipf-made", serial}, {"Zipf, stored", "zipf-stored", serial},

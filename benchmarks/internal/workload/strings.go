@@ -14,8 +14,8 @@ const (
 	Streamed Strings = iota
 	// Made strings are copied from there just before the call, as a server makes one of the bytes of a request.
 	Made
-	// Stored strings lie where they were made once, each in one place, as those of a table of users do: a call waits for memory before it
-	// is a call.
+	// Stored strings lie where they were made once, each in a place of its own, as the names in a table of users do: the caller waits for
+	// memory before it can make the call.
 	Stored
 )
 

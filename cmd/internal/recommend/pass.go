@@ -16,7 +16,7 @@ type measure struct {
 	uses  []func(*needs) // the i-th of the i-th needs
 }
 
-// needs is those of a meter. It holds until the next use.
+// needs is what each client needs by one meter. The slices hold until the next use.
 type needs struct{ byClient, ascending []int64 }
 
 func (n *needs) of(m meter, i int) {
@@ -65,7 +65,7 @@ func (l *Log) measure(passes [][]measure) error {
 	return failed
 }
 
-// pass shows all requests to meters. old are those of the pass before, which are done with.
+// pass shows all requests to meters. old are the meters of the pass before, whose memory the new ones may take.
 func (l *Log) pass(measures []measure, old []meter) ([]meter, error) {
 	meters := make([]meter, len(measures))
 	for i, m := range measures {

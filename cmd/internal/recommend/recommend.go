@@ -314,8 +314,8 @@ func worstCase(algorithm sluice.Algorithm, limit sluice.Limit, d time.Duration) 
 	return limiter.WorstCase(d), nil
 }
 
-// confirm replays the log under the recommended limits, of which denied has the clients that each denies anything, and meanwhile finds the limit
-// of nginx, which has rates of its own.
+// confirm replays the log under the recommended limits, and meanwhile finds the limit of nginx, which has rates of its own. denied says, for each
+// limit that is not refused, which clients it denies anything.
 func (l *Log) confirm(res *Result, denied [][]bool) error {
 	var rules []replay.Rule
 	for _, choice := range res.Choices {

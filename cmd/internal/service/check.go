@@ -164,7 +164,7 @@ func (c *checker) missing(r *http.Request) {
 	})
 }
 
-// domainOf returns the domain that a call is about. ok is false if it names none, and there is more than one.
+// domainOf returns the domain that a call is about. ok is false if the path names no domain, and the set has not exactly one.
 func domainOf(set *rules.Set, r *http.Request) (domain string, ok bool) {
 	if domain = r.PathValue("domain"); domain != "" {
 		return domain, true
