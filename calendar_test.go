@@ -265,7 +265,8 @@ func TestCalendar_ConfigErrors(t *testing.T) {
 // TestCalendar_LimitsAreValues: equal where they mean the same, in text and back, and shared among replicas.
 func TestCalendar_LimitsAreValues(t *testing.T) {
 	require.Equal(t, PerCalendar(5, Calendar{Unit: CalendarDay}), PerCalendar(5, Calendar{Unit: CalendarDay, Zone: "UTC", Month: time.January, Day: 1}))
-	require.True(t, PerCalendar(5, monthly) == PerCalendar(5, monthly))
+	again := PerCalendar(5, monthly)
+	require.True(t, PerCalendar(5, monthly) == again)
 	require.False(t, PerCalendar(5, monthly) == PerCalendar(5, Calendar{Unit: CalendarMonth, Zone: "America/New_York"}))
 	require.Equal(t, Calendar{}, PerDay(5).Calendar())
 	require.Equal(t, Calendar{CalendarMonth, "America/New_York", time.January, 15}, PerCalendar(5, monthly).Calendar())

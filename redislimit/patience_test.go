@@ -78,7 +78,7 @@ func TestPatience_Lane(t *testing.T) {
 				begin := time.Now()
 				var all sync.WaitGroup
 				all.Go(func() {
-					time.Sleep(1) // the timer has been set
+					time.Sleep(time.Nanosecond) // the timer has been set
 					fireLate(tier.router.first, wait+c.late-1)
 				})
 				d, from, err := tier.TakeSource(ctx, "a", 1)
@@ -110,7 +110,7 @@ func TestPatience_LaneOrder(t *testing.T) {
 				require.Equal(t, FromFallback, from)
 			})
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		fireLate(tier.router.first, wait+2*time.Millisecond-1)
 		all.Wait()
 		// The deadline of the first is put off by 2 ms when its timer is 2 ms late, and that of the second, which comes sooner, as well.
@@ -194,7 +194,7 @@ func TestPatience_Probe(t *testing.T) {
 		timer.Reset(0)
 		time.Sleep(3*time.Millisecond - 1)
 		require.False(t, isLate(late))
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		require.True(t, isLate(late))
 		time.Sleep(lateFor)
 		late, timer = l.lateAfter(time.Now())
@@ -213,7 +213,7 @@ func TestPatience_Breaker(t *testing.T) {
 			defer l.mu.Unlock()
 			l.breaker = breaker{}
 			began := time.Now()
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			for range breakerCalls {
 				l.outcome(&group{request: tier.shared.request(tier.shared.plan.Load(), "a"), patience: patience{began: began}, waiters: make([]*waiter, 1)}, errLate, time.Now())
 			}
@@ -223,7 +223,7 @@ func TestPatience_Breaker(t *testing.T) {
 			_, from := takeFrom(t, tier, "a", 1)
 			require.Equal(t, FromRedis, from)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		heard()
 		require.True(t, fail(), "nothing has been heard since")
 		time.Sleep(time.Second)
