@@ -19,9 +19,18 @@ import (
 
 // surfaceConfig is a Setup for a server.
 func surfaceConfig(s *surfaces.Setup) (c grpclimit.Config) {
-	c.Queue = s.Queue
+	c.Queue, c.MaxRetryAfter, c.RetryJitter = s.Queue, s.MaxRetryAfter, s.RetryJitter
 	for _, p := range s.Policies {
 		policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, CountsDenialsOf: p.CountsDenialsOf, Key: func(context.Context, grpclimit.Call) (string, error) { return p.Key() }}
+		if s.Functions["OnMissingHeader"] {
+			byPeer := sluice.Must(grpclimit.ByPeer(s.Proxied()))
+			policy.Key = func(ctx context.Context, call grpclimit.Call) (string, error) {
+				if _, err := byPeer(ctx, call); err != nil {
+					return "", err
+				}
+				return p.Key()
+			}
+		}
 		if p.Remote != nil {
 			policy.Limiter, policy.Remote = nil, p.Remote
 		}
@@ -307,6 +316,8 @@ func cannotByClient(more map[string]string) map[string]string {
 		"panics in Limit":             "there is none",
 		"remote":                      "a Client waits for Limiters of its own",
 		"queue":                       "a Client waits by itself: see MaxWait",
+		"hint of a denial":            "a Client knows when it may call",
+		"panics in OnMissingHeader":   "a Client is nobody's server",
 		"limit that calls bring":      "a Client knows its limit",
 		"denials of another policy":   "a Client has one limit",
 		"denied by the second policy": "a Client has one limit",

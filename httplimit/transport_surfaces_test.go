@@ -55,6 +55,8 @@ func cannotByTransport(more map[string]string) map[string]string {
 		"panics in OnDecision":        "there is none",
 		"remote":                      "a Transport waits for Limiters of its own",
 		"queue":                       "a Transport waits by itself: see MaxWait",
+		"hint of a denial":            "a Transport knows when it may call",
+		"panics in OnMissingHeader":   "a Transport is nobody's server",
 		"limit that calls bring":      "a Transport knows its limit",
 		"denials of another policy":   "nobody bans itself",
 		"panics in OnDenied":          "there is none",

@@ -58,6 +58,8 @@ func TestSurface_Reader(t *testing.T) {
 			"panics in OnDecision": "there is none", "panics in OnDenied": "there is none",
 			"remote":                    "a message is charged to Limiters, all or none",
 			"denials of another policy": "a message that is denied is charged to no key",
+			"hint of a denial":          "an error tells the wait to a program, not to a client",
+			"panics in OnMissingHeader": "the keys are those of a connection",
 			"queue":                     "a connection waits by itself: one message of it at a time",
 		},
 	}.Test(t)

@@ -171,6 +171,7 @@ type work struct {
 	counts  bool   // denied hits count; else counter is a limiter
 	refund  bool
 	limited bool
+	looks   bool // the rule counts denials of another one
 	shadow  bool
 }
 
@@ -199,11 +200,12 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		e.unknown.add(req.Domain, uint64(len(req.Descriptors)))
 		return nil
 	}
-	replaces, faulty := false, false
+	replaces, faulty, bans := false, false, false
 	for i := range req.Descriptors {
 		r := e.resolve(g, d, req, resp, i)
 		replaces = replaces || r != nil && len(r.replaces) != 0
 		faulty = faulty || resp.Statuses[i].Fault != ""
+		bans = bans || r.countsDenials()
 	}
 	if replaces {
 		resp.replace()
@@ -228,6 +230,9 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 	}
 	if faulty {
 		e.denyRefused(g, d, req, resp)
+	}
+	if bans {
+		e.countDenials(g, d, req, resp)
 	}
 	e.conclude(resp)
 	resp.countUnlimited(false)
@@ -313,6 +318,10 @@ func (e *Engine) resolve(g *generation, d *domainState, req *Request, resp *Resp
 		st.Remaining = math.MaxUint32
 		return r
 	}
+	if w.looks = r.countsDenials(); w.looks && w.refund { // the call that it is of was not charged
+		w.looks = false
+		return r
+	}
 	if r.metricValues {
 		w.series = cmp.Or(d.dynamic.get(r, own), d.other)
 	}
@@ -359,7 +368,7 @@ func (resp *Response) replace() {
 	}
 	for i := range resp.work {
 		if st := &resp.Statuses[i]; st.Limited && !resp.work[i].limited {
-			*st = Status{Code: OK}
+			*st, resp.work[i].looks = Status{Code: OK}, false
 		}
 	}
 }
@@ -399,15 +408,23 @@ func (resp *Response) refuse(together bool) {
 
 // denyRefused notes the hits that refuse has kept from counting, since their refunds may come.
 func (e *Engine) denyRefused(g *generation, d *domainState, req *Request, resp *Response) {
+	resp.fillSome(g, d, req, func(i int) (uint64, bool) { return resp.work[i].refused, resp.work[i].refused != 0 })
+	e.counts.deny(&resp.batch)
+}
+
+// fillSome makes calls for some descriptors, of other hits, each by itself. found reports whether there are any.
+func (resp *Response) fillSome(g *generation, d *domainState, req *Request, hits func(i int) (n uint64, asks bool)) (found bool) {
 	b := &resp.batch
-	for i := range resp.work {
-		w, c := &resp.work[i], &b.calls[i]
-		if *c = (call{}); w.refused != 0 {
-			w.fill(c, g, d, &req.Descriptors[i], &resp.Statuses[i])
-			c.hits = w.refused
+	b.mode = eachAlone
+	for i := range b.calls {
+		c := &b.calls[i]
+		*c = call{}
+		if n, asks := hits(i); asks {
+			resp.work[i].fill(c, g, d, &req.Descriptors[i], &resp.Statuses[i])
+			c.hits, found = n, true
 		}
 	}
-	e.counts.deny(b)
+	return found
 }
 
 // fill makes a call for each descriptor.
@@ -434,6 +451,9 @@ func (w *work) fill(c *call, g *generation, d *domainState, desc *Descriptor, st
 	r := st.Rule
 	c.counter, c.id, c.hits, c.limit, c.period, c.offset = w.counter, w.id, w.hits, w.limit, st.Period, w.offset
 	c.counts, c.shadow, c.inFlight, c.debt = w.counts, w.shadow, r.inFlight(), w.debt
+	if w.looks {
+		c.hits = 0
+	}
 	if r == nil {
 		c.override = st.Unit
 	} else {

@@ -73,6 +73,7 @@ type Engine struct {
 	unrestored []string // set once, by Restore
 
 	globalShadow atomic.Uint64
+	uncounted    atomic.Uint64 // calls whose denials a Store has not charged to the rules that count them
 	unknown      unknownDomains
 	seriesLeft   atomic.Int64
 

@@ -12,7 +12,7 @@ import (
 // Explain tells in plain words the cost of a request by weights, scale and then, with an example: FILE:LINE, the rule and a
 // sentence. It is empty for a rule without these.
 func (r *Rule) Explain() string {
-	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.config.Algorithm != sluice.InFlight && r.dates == nil {
+	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.denialsOf == "" && r.config.Algorithm != sluice.InFlight && r.dates == nil {
 		return ""
 	}
 	var said []string
@@ -30,6 +30,8 @@ func (r *Rule) Explain() string {
 		said = append(said, fmt.Sprintf("%s is %s units, counted one by one", grouped(uint64(r.requests)), grouped(r.limit)))
 	}
 	switch {
+	case r.denialsOf != "":
+		said = append(said, fmt.Sprintf("counts what %s denies, up to %s; then it denies the client's calls%s", strconv.Quote(r.denialsOf), budget, r.ban()))
 	case r.weights != nil:
 		said = append(said, r.weights.example()+" of "+budget)
 	case r.scale == 1 && r.config.Algorithm != sluice.InFlight && (r.dates == nil || r.second != nil):
@@ -40,6 +42,14 @@ func (r *Rule) Explain() string {
 			grouped(uint64(r.second.requests)), r.second.span()))
 	}
 	return fmt.Sprintf("%s:%d: %s: %s", r.at.file, r.at.line, oneLine(r.path), oneLine(strings.Join(said, "; ")))
+}
+
+// ban is for how long a key is blocked, in words: at least until it would be fresh without.
+func (r *Rule) ban() string {
+	if r.config.BlockFor == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" for at least %v", r.config.BlockFor)
 }
 
 // span is the period in words.

@@ -17,6 +17,7 @@ descriptors:
 - {key: e, rate_limit: {unit: day, requests_per_unit: 7}}
 - {key: f, rate_limit: {unlimited: true}}
 - {key: g, value: z, rate_limit: {unit: day, requests_per_unit: 9, weights: {input: 2}}}
+- {key: h, rate_limit: {unit: hour, requests_per_unit: 3, block_for: 24h, counts_denials_of: credits}}
 `)
 	want := []string{
 		`test.yaml:3: d.a: a request of 1,000 input and 200 output costs 2,000 units of 100,000 a day; what does not fit is taken from "credits", d.a_x (1,000,000 a month)`,
@@ -27,6 +28,7 @@ descriptors:
 		"",
 		"",
 		"test.yaml:10: d.g_z: a request of 1,000 input costs 2,000 units of 9 a day",
+		`test.yaml:11: d.h: counts what "credits" denies, up to 3 a hour; then it denies the client's calls for at least 24h0m0s`,
 	}
 	for i, r := range set.Rules() {
 		require.Equal(t, want[i], r.Explain())

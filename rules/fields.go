@@ -33,7 +33,7 @@ var known = map[level]struct{ upstream, own []string }{
 		"value_to_metric", "share_threshold", "metadata"}, []string{"enabled", "description"}},
 	inRateLimit: {[]string{"unit", "requests_per_unit", "unlimited", "name", "replaces"},
 		[]string{"unit_multiplier", "period", "algorithm", "burst", "soft", "block_for", "offset", "count_denied", "leases",
-			"at_once", "lease", "calendar", "weights", "scale", "then", "max_debt"}},
+			"at_once", "lease", "calendar", "weights", "scale", "then", "max_debt", "counts_denials_of"}},
 	inReplaces:      {[]string{"name"}, nil},
 	inCalendar:      {nil, []string{"unit", "zone", "starts"}},
 	inDomainOptions: {nil, []string{"max_keys", "overflow", "atomic", "count_denied", "max_retry_after", "retry_jitter"}},

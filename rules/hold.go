@@ -77,7 +77,16 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 	if err == nil {
 		err = e.holdable(resp)
 	}
-	if err == nil && limited {
+	banned := false
+	if err == nil && use == holding && resp.looks() {
+		banned, err = e.isBanned(g, d, &h.Request, resp)
+	}
+	switch {
+	case err != nil:
+	case banned:
+		e.concludeHold(resp, true)
+		e.holds.denied.Add(1)
+	case limited:
 		err = e.askHold(g, d, h, resp, use)
 	}
 	if err != nil && e.watchedOnly(err) == nil {
@@ -113,11 +122,15 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 			resp.answerHeld(i)
 		}
 	}
-	switch e.concludeHold(resp, b.denied); {
-	case b.again:
+	stop := b.denied
+	if stop && use == holding && resp.looks() {
+		e.countDenials(g, d, &h.Request, resp)
+	}
+	switch e.concludeHold(resp, stop); {
+	case h.Again:
 	case resp.Code == OverLimit:
 		denied.Add(1)
-	case made != nil && !b.denied:
+	case made != nil && !stop:
 		made.Add(1)
 	}
 	return nil
@@ -297,13 +310,14 @@ func (e *Engine) findHeld(g *generation, d *domainState, h *Hold, resp *Response
 			w.hits = 0
 		case fault != "":
 			return false, &InvalidError{fmt.Sprintf("descriptor %d: %s", i, fault)}
-		case use != holding && !h.counted(i, r):
+		case use != holding && !w.looks && !h.counted(i, r):
 			return false, noHits(i)
 		}
 	}
 	if replaces {
 		resp.replace()
 	}
+	resp.setAside()
 	return ruled, nil
 }
 

@@ -110,8 +110,10 @@ func load(files []File, o Options, size int) (*Set, error) {
 		slices.SortStableFunc(l.problems[before:], comparePlaces)
 	}
 	known := len(l.problems)
-	l.unnamed()
-	l.linkSeconds()
+	named := l.named()
+	l.unnamed(named)
+	l.linkSeconds(named)
+	l.linkDenials(named)
 	for _, r := range l.set.rules { // a rule with an error has no config
 		r.domain.inFlight = r.domain.inFlight || r.config != nil && r.inFlight()
 	}

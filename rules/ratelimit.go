@@ -35,13 +35,13 @@ type rateLimitReader struct {
 	blockFor, offset time.Duration
 	countDenied      *bool
 
-	domain *domainOptions
+	domain *domain
 }
 
 // rateLimit reads the limit of a descriptor; false if it has none. If the limit is given twice, the keys
 // of both count, as in upstream.
 func (l *loader) rateLimit(fields fieldList, d *domain, path string) (rateLimit, bool) {
-	r := rateLimitReader{loader: l, path: path, multiplier: 1, domain: &d.domainOptions}
+	r := rateLimitReader{loader: l, path: path, multiplier: 1, domain: d}
 	r.out.scale = 1
 	var all fieldList
 	for _, f := range fields {
@@ -125,6 +125,10 @@ func (r *rateLimitReader) read(f field) {
 	case "then":
 		r.out.then = r.text(f, r.path)
 		r.out.thenAt = r.place(f.value)
+	case "counts_denials_of":
+		r.out.denialsOf = r.text(f, r.path)
+		r.out.denialsID = r.nameID(r.out.denialsOf)
+		r.out.denialsAt = r.place(f.value)
 	case "scale":
 		if n, ok := r.number(f, r.path, 1, maxScale); ok {
 			r.out.scale = uint64(n)
@@ -286,6 +290,7 @@ func (r *rateLimitReader) shape() {
 	fixed := !hasAlgorithm || r.algorithm == sluice.FixedWindow
 	denied := r.deniedCount(fixed)
 	r.checkThen()
+	r.checkDenials(fixed)
 	r.checkMaxDebt()
 	c := sluice.Config{
 		Algorithm: sluice.FixedWindow, Limit: o.windows(int(o.limit)), Offset: r.offset,
@@ -300,7 +305,7 @@ func (r *rateLimitReader) shape() {
 	if r.burst != 0 {
 		c.Limit = c.Limit.WithBurst(int(r.burst))
 	}
-	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && o.then == "" && (denied || r.domain.atomic)
+	o.counting = fixed && r.soft == 0 && r.blockFor == 0 && r.burst == 0 && o.then == "" && o.denialsOf == "" && (denied || r.domain.atomic)
 	o.ownCounter = o.counting && (o.unit == UnknownUnit || r.offset != 0 || o.limit > maxRequests)
 	o.config = r.keep.config(c)
 	if o.counting && !o.ownCounter {
@@ -325,7 +330,7 @@ func (r *rateLimitReader) deniedCount(fixed bool) bool {
 		}
 		r.out.deniedToo = *r.countDenied
 		return *r.countDenied
-	case r.domain.atomic || !windowed || r.out.then != "":
+	case r.domain.atomic || !windowed || r.out.then != "" || r.out.denialsOf != "":
 		return false
 	case r.domain.countDenied != nil:
 		return *r.domain.countDenied

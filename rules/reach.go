@@ -50,26 +50,32 @@ func (l *loader) unreached(fields fieldList, parent *node, b *branch, n *node, p
 
 // replacement is a name that a rule replaces.
 type replacement struct {
-	domain  *domainOptions
+	domain  *domain
 	name    int
 	warning Problem // if no rule has it
 }
 
-// unnamed warns of replaced names that no rule has. It is called when all files have been read.
-func (l *loader) unnamed() {
-	if len(l.replaced) == 0 {
-		return
-	}
-	type name struct {
-		domain *domainOptions
-		id     int
-	}
-	named := map[name]bool{}
+// ruleName is a rate_limit.name in its domain.
+type ruleName struct {
+	domain *domain
+	id     int
+}
+
+// named returns the rules of each name.
+func (l *loader) named() map[ruleName][]*Rule {
+	named := map[ruleName][]*Rule{}
 	for _, r := range l.set.rules {
-		named[name{&r.domain.domainOptions, r.nameID}] = true
+		if r.nameID != 0 {
+			named[ruleName{r.domain, r.nameID}] = append(named[ruleName{r.domain, r.nameID}], r)
+		}
 	}
+	return named
+}
+
+// unnamed warns of replaced names that no rule has.
+func (l *loader) unnamed(named map[ruleName][]*Rule) {
 	for _, r := range l.replaced {
-		if !named[name{r.domain, r.name}] {
+		if named[ruleName{r.domain, r.name}] == nil {
 			l.add(r.warning)
 		}
 	}

@@ -264,6 +264,9 @@ type rateLimit struct {
 	weights    *weights       // nil for none
 	then       string         // the name of the second budget
 	thenAt     place          // of that name
+	denialsOf  string         // the name of the rules whose denials are counted
+	denialsID  int            // of that name, 0 for none
+	denialsAt  place          // of that name
 	deniedToo  bool           // count_denied: true, in the rule itself
 	scale      uint64         // units in one of requests
 	limit      uint64         // requests in units
@@ -350,6 +353,9 @@ func (r *Rule) String() string {
 	}
 	if r.then != "" {
 		s += fmt.Sprintf(", then: %s", r.then)
+	}
+	if r.denialsOf != "" {
+		s += fmt.Sprintf(", counts_denials_of: %s", r.denialsOf)
 	}
 	c, burst := r.config, max(r.config.Limit.Burst, 0)
 	if !r.counting && !r.inFlight() {

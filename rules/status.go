@@ -15,6 +15,8 @@ func (w *work) answered(st *Status, c *call) {
 		w.gaveBack(st, c)
 	case w.second != nil:
 		w.bothStatus(st, c)
+	case w.looks:
+		w.looked(st, c)
 	case w.counts:
 		w.counted(st, c)
 	default:

@@ -158,7 +158,7 @@ func (s *modelStore) one(c *StoreCall, counts bool) {
 	}
 	c.Count = uint64(held)
 	c.Decision = sluice.Decision{Allowed: allowed, Limit: limit.Rate, Remaining: max(0, limit.Rate-held), ResetAfter: l.Key("").Peek(0).ResetAfter}
-	if m.limit.Second && !allowed { // else the engine knows
+	if (m.limit.Second || m.limit.Admitted) && !allowed { // else the engine knows
 		c.Decision.RetryAfter = s.look(c.Counter, c.Key, c.Hits).RetryAfter
 	}
 }

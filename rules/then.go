@@ -11,23 +11,13 @@ import (
 
 // A rule with then has a second budget, which is charged the hits that the first one has no room for. The counts charge both in one step.
 
-// linkSeconds finds the rules that then names. It is called when all files have been read.
-func (l *loader) linkSeconds() {
-	type name struct {
-		domain *domain
-		id     int
-	}
-	named := map[name][]*Rule{}
-	for _, r := range l.set.rules {
-		if r.nameID != 0 {
-			named[name{r.domain, r.nameID}] = append(named[name{r.domain, r.nameID}], r)
-		}
-	}
+// linkSeconds finds the rules that then names.
+func (l *loader) linkSeconds(named map[ruleName][]*Rule) {
 	for _, r := range l.set.rules {
 		if r.then == "" {
 			continue
 		}
-		if fault := r.link(named[name{r.domain, l.set.names[r.then]}]); fault != "" {
+		if fault := r.link(named[ruleName{r.domain, l.set.names[r.then]}]); fault != "" {
 			l.failed = true
 			l.add(r.thenAt.problem(r.path, fmt.Sprintf("then names %q, %s", r.then, fault)))
 		}
@@ -72,6 +62,8 @@ func (r *Rule) link(found []*Rule) (fault string) {
 		return fmt.Sprintf("whose scale is %d, and here it is %d; want the same", s.scale, r.scale)
 	case s.config.Algorithm == sluice.InFlight || r.config != nil && r.config.Algorithm == sluice.InFlight:
 		return "but units in flight are no budget; want another algorithm than in-flight for both"
+	case s.denialsOf != "":
+		return "which counts denials of another rule; want a rule that counts calls"
 	case s.deniedToo:
 		return "which has count_denied: true, but hits that are denied count in neither; want it deleted there"
 	}

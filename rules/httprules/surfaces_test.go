@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/httplimit"
 	"github.com/sluice-go/sluice/internal/test/surfaces"
 	"github.com/sluice-go/sluice/rules"
@@ -14,10 +15,21 @@ import (
 func TestSurface(t *testing.T) {
 	surfaces.Surface{
 		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
-			engine, err := rules.New(load(t, surfaces.RuleFile(s.Policies)), rules.Config{Clock: s.Clock})
+			set, err := rules.Load([]rules.File{{Name: "rules.yaml", Data: []byte(surfaces.RuleFile(s))}}, rules.Options{})
+			if err != nil {
+				return surfaces.Door{}, err
+			}
+			engine, err := rules.New(set, rules.Config{Clock: s.Clock})
 			require.NoError(t, err)
-			c := Config{Engine: engine, Domain: "d", Client: func(*http.Request) (string, error) {
+			proxied := func(*http.Request) (string, error) { return "", nil }
+			if s.Functions["OnMissingHeader"] {
+				proxied = sluice.Must(httplimit.ByRemoteIP(s.Proxied()))
+			}
+			c := Config{Engine: engine, Domain: "d", Client: func(r *http.Request) (string, error) {
 				if err := s.Called("Client"); err != nil {
+					return "", err
+				}
+				if _, err := proxied(r); err != nil {
 					return "", err
 				}
 				return s.Policies[len(s.Policies)-1].Key() // of all rules
@@ -48,7 +60,6 @@ func TestSurface(t *testing.T) {
 			"queue":                                        "rules deny at once",
 			"remote":                                       "a Store of rules is one: see rules/countertest",
 			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
-			"denials of another policy":                    "rules count calls only: block_for bans by the first denial",
 			"panics in Settle":                             "there is none",
 			"panics in Cost":                               "there is none",
 			"panics in Limit":                              "there is none",

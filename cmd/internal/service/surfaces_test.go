@@ -17,7 +17,11 @@ import (
 func TestSurface_Check(t *testing.T) {
 	surfaces.Surface{
 		Open: func(t *testing.T, s *surfaces.Setup) (surfaces.Door, error) {
-			server, _ := still(t, surfaces.RuleFile(s.Policies))
+			file := surfaces.RuleFile(s)
+			if _, err := rules.Load([]rules.File{{Name: "rules.yaml", Data: []byte(file)}}, rules.Options{}); err != nil {
+				return surfaces.Door{}, err
+			}
+			server, _ := still(t, file)
 			s.Clock = server.manual
 			public, behind := server.public(), surfaces.NewHandler(s)
 			ask := func() *httptest.ResponseRecorder {
@@ -55,7 +59,6 @@ func TestSurface_Check(t *testing.T) {
 			"queue":                                        "rules deny at once: a proxy that asks does not wait",
 			"remote":                                       "a Store of rules is one: see rules/countertest",
 			"limit that calls bring":                       "overrides of descriptors are: see rules/countertest",
-			"denials of another policy":                    "rules count calls only: block_for bans by the first denial",
 			"panics in ":                                   "there are no functions",
 			"algorithm token-interval":                     "rules have no such algorithm",
 			"algorithm fixed-first-charge":                 "rules have no such algorithm",

@@ -31,9 +31,18 @@ func HTTPCannot(more map[string]string) map[string]string {
 
 // HTTPConfig is a Setup for a middleware that takes a Config of httplimit.
 func HTTPConfig(s *Setup) (c httplimit.Config) {
-	c.Queue = s.Queue
+	c.Queue, c.Headers = s.Queue, httplimit.Headers{MaxRetryAfter: s.MaxRetryAfter, RetryJitter: s.RetryJitter}
 	for _, p := range s.Policies {
 		policy := httplimit.Policy{Name: p.Name, Limiter: p.Limiter, Shadow: p.FarShadow, CountsDenialsOf: p.CountsDenialsOf, Key: func(*http.Request) (string, error) { return p.Key() }}
+		if s.Functions["OnMissingHeader"] {
+			byIP := sluice.Must(httplimit.ByRemoteIP(s.Proxied()))
+			policy.Key = func(r *http.Request) (string, error) {
+				if _, err := byIP(r); err != nil {
+					return "", err
+				}
+				return p.Key()
+			}
+		}
 		if p.Remote != nil {
 			policy.Limiter, policy.Remote = nil, p.Remote
 		}
@@ -52,7 +61,8 @@ func HTTPConfig(s *Setup) (c httplimit.Config) {
 		c.Policies = append(c.Policies, policy)
 	}
 	if s.Functions["PartitionKey"] {
-		c.Headers = httplimit.Headers{RateLimit: httplimit.Draft11, PartitionKey: func(string, string) []byte { _ = s.Called("PartitionKey"); return nil }}
+		c.Headers.RateLimit = httplimit.Draft11
+		c.Headers.PartitionKey = func(string, string) []byte { _ = s.Called("PartitionKey"); return nil }
 	}
 	if s.Functions["Skip"] {
 		c.Skip = func(*http.Request) bool { return s.Called("Skip") != nil }

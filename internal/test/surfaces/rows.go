@@ -47,6 +47,7 @@ var rows = func() (all []row) {
 		row{"client gone before", goneBefore},
 		row{"denied by the second policy", second},
 		row{"denials of another policy", bans},
+		row{"hint of a denial", hints},
 		row{"shadow", shadow},
 		row{"shadow in flight", shadowInFlight},
 		row{"shadow whose Key fails", shadowKeyFails},
@@ -78,7 +79,7 @@ const asCharged = -1
 
 // functions are the user's that a surface calls.
 var functions = []function{
-	{name: "Key"}, {name: "Cost"}, {name: "Limit"}, {name: "Skip"}, {name: "Charges"}, {name: "Client"},
+	{name: "Key"}, {name: "Cost"}, {name: "Limit"}, {name: "Skip"}, {name: "Charges"}, {name: "Client"}, {name: "OnMissingHeader"},
 	{name: "PartitionKey", late: true}, {name: "OnDecision", late: true},
 	{name: "OnDenied"}, {name: "Settle", after: true, late: true},
 }
@@ -301,7 +302,11 @@ func second(r *run) {
 // does not exist is refused.
 func bans(r *run) {
 	const ban = 24 * time.Hour
-	for _, far := range []bool{false, true} {
+	fars := []bool{false, true}
+	if len(r.surface.cannot("remote")) > 0 {
+		fars = fars[:1]
+	}
+	for _, far := range fars {
 		for _, first := range []bool{false, true} {
 			r.setup = nil
 			r.clock()
@@ -321,19 +326,51 @@ func bans(r *run) {
 			require.GreaterOrEqual(r, r.refuse(1).RetryAfter, ban, "the third one says so")
 			r.clock().Advance(ban - time.Second)
 			require.LessOrEqual(r, r.refuse(1).RetryAfter, 2*time.Second, "it is not longer for calls in the meantime")
-			r.remains(2, throttle)
+			left := 2
+			if r.surface.Each {
+				left--
+			}
+			r.remains(left, throttle)
 			r.clock().Advance(time.Second)
+			r.through(1)
+			r.clock().Advance(time.Hour)
 			r.through(2)
 			r.refuse(1)
 			r.remains(2, bans)
-			r.ran(4)
+			r.ran(5)
 		}
 	}
 	r.setup = nil
 	r.clock()
 	lost := r.rate("lost", 3)
 	lost.CountsDenialsOf = "nobody"
-	require.ErrorContains(r, r.start(r.rate("throttle", 2), lost), `"nobody" is the name of no policy; want one of ["throttle"]`)
+	require.ErrorContains(r, r.start(r.rate("throttle", 2), lost), `"nobody"`)
+}
+
+// hints: a denial tells a wait up to a bound, and some random time more, and decides as without these.
+func hints(r *run) {
+	const most, tries = 10 * time.Second, 30
+	for _, jitter := range []time.Duration{0, 5 * time.Second} {
+		r.setup = nil
+		r.clock()
+		r.setup.MaxRetryAfter, r.setup.RetryJitter = most, jitter
+		p := r.policy("a-day", sluice.Config{Limit: sluice.PerDay(1)})
+		r.open(p)
+		r.through(1)
+		told := map[time.Duration]bool{}
+		for range tries {
+			wait := r.refuse(1).RetryAfter
+			require.GreaterOrEqual(r, wait, most)
+			require.LessOrEqual(r, wait, most+jitter)
+			told[wait] = true
+		}
+		require.Equal(r, jitter > 0, len(told) > 1)
+		r.clock().Advance(24*time.Hour - 1)
+		r.refuse(1)
+		r.clock().Advance(1)
+		r.through(1)
+		r.ran(2)
+	}
 }
 
 // shadow: a policy in shadow mode denies nobody, and policies beside it do. It counts calls that they admit.

@@ -8,6 +8,8 @@ package surfaces
 
 import (
 	"context"
+	"net/http"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -69,6 +71,9 @@ type Setup struct {
 	// TimesOut says that there is somebody behind the limit who gives up on a handler that ends with TimesOut.
 	TimesOut bool
 
+	// MaxRetryAfter bounds the wait that a denial tells, and RetryJitter is added to it; 0 for neither.
+	MaxRetryAfter, RetryJitter time.Duration
+
 	// Queue has calls wait that would be denied; nil for none.
 	Queue *httplimit.Queue
 
@@ -80,6 +85,15 @@ type Setup struct {
 
 // A user's function calls Called first. It panics, or returns the error that the function is to return.
 func (s *Setup) Called(function string) error { return s.arm.called(function) }
+
+// Proxied is the way to clients behind a trusted proxy, of which calls have no header.
+func (s *Setup) Proxied() httplimit.IPConfig {
+	return httplimit.IPConfig{
+		TrustedProxies:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		Header:          "X-Forwarded-For",
+		OnMissingHeader: func(*http.Request) { _ = s.Called("OnMissingHeader") },
+	}
+}
 
 // A Policy is one of the limits.
 type Policy struct {
