@@ -50,9 +50,9 @@ type Options struct {
 	// nil means that nobody is told.
 	Took func(time.Duration)
 
-	// Denied is told of each call that is denied, on the goroutine that answers it. It keeps neither the request nor the
-	// response. nil means that nobody is told.
-	Denied func(*rules.Request, *rules.Response)
+	// Decided is told of each call that is decided, on the goroutine that answers it. It keeps neither the request nor the
+	// response. nil means that nobody is told. Calls about holds are no part of it.
+	Decided func(*rules.Request, *rules.Response)
 
 	// Panicked is told of a panic in a call, at most once a minute. The call gets INTERNAL. nil
 	// means that nobody is told.
@@ -166,9 +166,9 @@ func (s *Service) decide(w *scratch, failed error) error {
 		s.ok.Add(1)
 	} else {
 		s.overLimit.Add(1)
-		if s.options.Denied != nil {
-			s.options.Denied(&w.req, &w.resp)
-		}
+	}
+	if s.options.Decided != nil {
+		s.options.Decided(&w.req, &w.resp)
 	}
 	return nil
 }

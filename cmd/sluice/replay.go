@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/internal/accesslog"
@@ -64,7 +67,8 @@ is repeatable: a request can have several. A client in IPv6 is a network;
 
 --against compares the rules with others that would take their place: whose
 requests they would deny that pass now, and let pass that are denied now.
-Without --rules it compares them with the log: with the answers of status 429.
+Without --rules it compares them with the log: with the answers of status 429,
+or of --denied-status, such as 503 for nginx without limit_req_status.
 
 The clock of the replay is the log's own: it stands at the latest time so far
 and never goes back. Malformed lines are counted and reported, but fatal only if
@@ -90,6 +94,7 @@ type replayFlags struct {
 	rules       []string
 	files       []string
 	against     []string
+	denied      int  // status of the log's answers to requests that were denied
 	merge       bool // the rules may name a domain in several files
 	domain      string
 	descriptors []string
@@ -119,6 +124,7 @@ func newReplay() *cobra.Command {
 	f.StringArrayVar(&flags.rules, "rule", nil, "`RULE`: an algorithm and its limit; repeatable")
 	f.StringArrayVar(&flags.files, "rules", nil, "`PATH` of rules in YAML, a file or a directory; repeatable")
 	f.StringArrayVar(&flags.against, "against", nil, "`PATH` of rules to compare --rules with, or the log; repeatable")
+	flags.addDeniedStatus(f, "")
 	f.StringVar(&flags.domain, "domain", "", "`DOMAIN` whose rules count (default the only one)")
 	f.StringArrayVar(&flags.descriptors, "descriptor", nil, "`ENTRIES` that describe a request to the rules; repeatable")
 	flags.key.add(cmd)
@@ -128,6 +134,11 @@ func newReplay() *cobra.Command {
 	flags.html.add(cmd)
 	flags.input.add(cmd)
 	return cmd
+}
+
+// addDeniedStatus adds a flag, which means something with others only.
+func (f *replayFlags) addDeniedStatus(flags *pflag.FlagSet, with string) {
+	flags.IntVar(&f.denied, "denied-status", http.StatusTooManyRequests, with+"the `STATUS` of the log's denials, for --against")
 }
 
 // textOrJSON returns the writer of a report that --output names.
@@ -146,6 +157,9 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	write, err := textOrJSON(f.output, report.Text, report.JSON)
 	if err != nil {
 		return err
+	}
+	if cmd.Flags().Changed("denied-status") && !f.logged() {
+		return errors.New("--denied-status says which answers of a log are denials: want it with --against, without --rules")
 	}
 	if f.top < 0 {
 		return fmt.Errorf("--top %d is negative: want 0 or more", f.top)
@@ -244,8 +258,10 @@ func (f *replayFlags) newEngine(clients *replay.Clients, errs io.Writer) (*repla
 		return nil, err
 	}
 	switch {
+	case f.logged() && http.StatusText(f.denied) == "":
+		return nil, fmt.Errorf("--denied-status %d: want a status of HTTP, such as 429 or 503", f.denied)
 	case f.logged():
-		engine.AddLogged()
+		engine.AddLogged(strconv.Itoa(f.denied))
 		engine.Compare(len(list), len(list)+1)
 		return engine, f.addRules(engine, f.against, true, errs)
 	case len(f.files) == 0:

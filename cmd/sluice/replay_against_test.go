@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/internal/cli"
 	"github.com/sluice-go/sluice/cmd/internal/servetest"
+	"github.com/sluice-go/sluice/cmd/internal/trial"
 )
 
 // changed is what --against reports.
@@ -104,6 +108,10 @@ func TestReplay_AgainstTheLog(t *testing.T) {
 	}, out.Changes.Top)
 	assert.Equal(t, []int64{1, 2}, []int64{out.Changes.KeptOut, out.Changes.LetIn})
 
+	out = replayJSON(t, nil, answersLog(t, map[int][]int{0: {200, 503, 503}, 1: {200, 200, 429}}), "--against", after, "--denied-status", "503")
+	assert.Equal(t, "log status 503", out.Rules[0].Rule)
+	assert.EqualValues(t, 2, out.Rules[0].Denied, "a 429 of the program behind the proxy is none")
+
 	code, stdout, stderr := execute(nil, "check", "--against", log, after)
 	require.Equal(t, cli.ExitOK, code, stderr)
 	assert.Contains(t, stdout, "1 rule in 1 domain of 1 file\n\n")
@@ -139,10 +147,15 @@ func TestCheck_Against(t *testing.T) {
 		require.Contains(t, stdout, "192.0.2.0         3         1       0  09:00:02  09:00:02\n")
 	}
 	for want, args := range map[string][]string{
-		"a service keeps no requests: want the access log of the service, or of the proxy in front of it": {"--against", "http://localhost:6070", dir + "/a/1.yaml"},
-		"--domain and --descriptor say how to use --against":                                              {"--domain", "a", dir + "/a/1.yaml"},
+		"--domain, --descriptor and --denied-status say how to read a log: want --against LOG": {"--domain", "a", dir + "/a/1.yaml"},
 		"nowhere.log": {"--against", "nowhere.log", dir + "/a/1.yaml"},
-		"1 warning":   {"--against", log, dir + "/bad.yaml"},
+		`--against "ftp://host": want a log, or the debug port of a service, as http://127.0.0.1:6070`:                    {"--against", "ftp://host", dir + "/a/1.yaml"},
+		"--against is the URL of a service, and more; want logs, or one URL":                                              {"--against", "http://h", "--against", log, dir + "/a/1.yaml"},
+		"--domain, --descriptor and --denied-status say how to read a log, and --against is a service; want none of them": {"--against", "http://h", "--domain", "a", dir + "/a/1.yaml"},
+		"--for says how long a service tries the rules; want --against URL":                                               {"--against", log, "--for", "1m", dir + "/a/1.yaml"},
+		"--for: 1ms is no time for a trial; want 1s to 1h0m0s":                                                            {"--against", "http://h", "--for", "1ms", dir + "/a/1.yaml"},
+		"is no address of a debug port; want one as http://127.0.0.1:6070":                                                {"--against", "http://h/x", dir + "/a/1.yaml"},
+		"1 warning": {"--against", log, dir + "/bad.yaml"},
 		"the rules are for the domains a, b: want --domain with one of them": {"--against", log, dir + "/a/1.yaml", dir + "/b"},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"check"}, args...)...)
@@ -150,6 +163,28 @@ func TestCheck_Against(t *testing.T) {
 		assert.NotContains(t, stdout, "kept out")
 		assert.Contains(t, stderr, want)
 	}
+}
+
+// TestCheck_AgainstService: the files go to the service, and its result is written. Rules with mistakes go nowhere.
+func TestCheck_AgainstService(t *testing.T) {
+	dir := servetest.Files(t, map[string]string{"a/1.yaml": "domain: a\n", "a/2.yaml": "domain: a\n", "bad.yaml": "domain: d\nunit: x\n"})
+	var got []trial.Order
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var order trial.Order
+		assert.NoError(t, json.NewDecoder(r.Body).Decode(&order))
+		assert.Equal(t, "POST /trial", r.Method+" "+r.URL.Path)
+		got = append(got, order)
+		_ = json.NewEncoder(w).Encode(trial.Result{Calls: 7, KeptOut: 2, Fresh: true})
+	}))
+	defer service.Close()
+	code, stdout, stderr := execute(nil, "check", "--against", service.URL, "--for", "90s", "--merge", dir+"/a")
+	require.Equal(t, cli.ExitOK, code, stderr)
+	require.Equal(t, service.URL+" tries the rules for 1m30s\n", stderr)
+	require.Contains(t, stdout, service.URL+" answered 7 calls in 0s, and denied 0. These rules would have denied 0, from counts of 0 on: those of the service are in its store.\n")
+	require.Equal(t, []trial.Order{{For: trial.Duration(90 * time.Second), Merge: true, Files: []trial.File{{Name: dir + "/a/1.yaml", Data: "domain: a\n"}, {Name: dir + "/a/2.yaml", Data: "domain: a\n"}}}}, got)
+	code, _, _ = execute(nil, "check", "--against", service.URL, dir+"/bad.yaml")
+	require.Equal(t, cli.ExitFailed, code)
+	require.Len(t, got, 1)
 }
 
 func TestReplay_AgainstRefuses(t *testing.T) {
@@ -161,6 +196,8 @@ func TestReplay_AgainstRefuses(t *testing.T) {
 		"the log has no statuses":                        {statusless, "--against", rules, "--format", `$remote_addr [$time_local] "$request"`},
 		"nowhere.yaml: no such file":                     {"--rules", rules, "--against", "nowhere.yaml"},
 		`--domain "web" has no rules: want api`:          {"--rules", rules, "--against", rules, "--domain", "web"},
+		"--denied-status says which answers of a log are denials: want it with --against, without --rules": {"--rules", rules, "--against", rules, "--denied-status", "503"},
+		"--denied-status 42: want a status of HTTP, such as 429 or 503":                                    {"--against", rules, "--denied-status", "42"},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"replay"}, args...)...)
 		assert.NotEqual(t, cli.ExitOK, code)

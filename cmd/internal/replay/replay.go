@@ -85,10 +85,10 @@ func New(list []Rule, clients *Clients) (*Replay, error) {
 	return r, nil
 }
 
-// AddLogged makes what the log says of each request another rule of the replay: see Rule. It must come before the first
+// AddLogged makes the answers of the log another rule of the replay, by their status for a denial: see Rule. It must come before the first
 // request.
-func (r *Replay) AddLogged() {
-	r.rules = append(r.rules, &ruleState{rule: Rule{Logged: true}, decisions: sha256.New()})
+func (r *Replay) AddLogged(status string) {
+	r.rules = append(r.rules, &ruleState{rule: Rule{Logged: status}, decisions: sha256.New()})
 }
 
 // AllowOthers has the i-th rule allow all requests of clients that are not among some. It is for who knows that the rule denies them
@@ -185,8 +185,8 @@ func (s *ruleState) deny(id int, request, now int64) {
 
 func (s *ruleState) allow(now int64, id int, clients *Clients, request *accesslog.Request) bool {
 	switch {
-	case s.rule.Logged:
-		return request.Status != deniedStatus
+	case s.rule.Logged != "":
+		return request.Status != s.rule.Logged
 	case s.file != nil:
 		return s.file.allow(clients.Name(id), request)
 	case s.only != nil && !s.only[id]:

@@ -17,9 +17,9 @@ type Rule struct {
 	Domain string // of a File; empty for a limit
 	// Against tells the File that would take the place of another one, of the same domain, from that.
 	Against bool
-	// Logged stands for whatever has decided when the log was written: it denies the requests that the log has answered with
-	// 429. It has no other field.
-	Logged bool
+	// Logged, unless it is empty, stands for whatever has decided when the log was written: it denies the requests that the log
+	// has answered with this status. It has no other field.
+	Logged string
 }
 
 // String returns the form that ParseRule reads, as in "gcra 20/m burst 5"; or, of a File, AlgorithmText and
@@ -28,7 +28,7 @@ func (r Rule) String() string { return r.AlgorithmText() + " " + r.LimitText() }
 
 // AlgorithmText is the name of the algorithm; of a File "rules", or "against"; or "log".
 func (r Rule) AlgorithmText() string {
-	if r.Logged {
+	if r.Logged != "" {
 		return "log"
 	}
 	if r.Against {
@@ -40,13 +40,10 @@ func (r Rule) AlgorithmText() string {
 	return r.Algorithm.String()
 }
 
-// deniedStatus is the status of denials in a log.
-const deniedStatus = "429"
-
 // LimitText is the limit; the domain of a File; or the status that a log has for denials.
 func (r Rule) LimitText() string {
-	if r.Logged {
-		return "status " + deniedStatus
+	if r.Logged != "" {
+		return "status " + r.Logged
 	}
 	if r.Domain != "" {
 		return r.Domain

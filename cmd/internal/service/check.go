@@ -260,8 +260,8 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 		return errEndless{rule}
 	}
 	err = c.engine.Decide(&call.req, &call.resp)
-	if err == nil && call.resp.Code != rules.OK {
-		c.live.denied(&call.req, &call.resp)
+	if err == nil {
+		c.decided(&call.req, &call.resp)
 	}
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-go/sluice/cmd/internal/trial"
 )
 
 // public returns the handler of the HTTP port.
@@ -41,6 +43,7 @@ const debugIndex = `/rlconfig: the rules in force, and why others are not; ?form
 /stats: the statistics, by upstream's names
 /live: what is admitted and denied now, as a page
 /reset: POST {"domain": ..., "descriptors": [...]} as JSON makes keys fresh, as sluiced ask --reset does
+/trial: POST rules, as sluice check --against does, and who would change sides under them
 /debug/pprof/: profiles of this process
 `
 
@@ -50,6 +53,7 @@ func (s *server) debug() http.Handler {
 	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))
 	mux.HandleFunc("/stats", s.stats)
 	mux.Handle("/reset", s.service.ResetKeys())
+	mux.HandleFunc("POST "+trial.Path, s.try)
 	mux.HandleFunc("GET /live", s.live.page)
 	mux.HandleFunc("GET /live/{file}", s.live.page)
 	mux.HandleFunc("GET /live/events", s.live.events)

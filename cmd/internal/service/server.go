@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/internal/trial"
 	"github.com/sluice-go/sluice/rls"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -35,6 +36,7 @@ type server struct {
 	service      *rls.Service
 	checker      *checker
 	live         *live
+	trial        atomic.Pointer[trial.Trial] // nil but for a time
 	grpc         *grpc.Server
 	certificates *certificates   // nil without TLS
 	streams      map[string]bool // methods of grpc that are streams
@@ -130,6 +132,22 @@ func Run(c *Config, log *slog.Logger, h Hooks) error {
 	return err
 }
 
+// engineConfig is the configuration of an engine that counts in memory.
+func (s *server) engineConfig() rules.Config {
+	c := s.config
+	out := rules.Config{
+		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: c.NearRatio, MaxSeries: c.MaxSeries, MaxHolds: c.MaxHolds, MaxHoldTTL: c.MaxHoldTTL,
+		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
+	}
+	if out.MaxSeries == 0 { // which means none here
+		out.MaxSeries = -1
+	}
+	if out.NearRatio == 0 { // likewise
+		out.NearRatio = -1
+	}
+	return out
+}
+
 // newServer loads the rules and the state, asks the store, and opens no port yet. It may have to wait for rules; stop ends
 // that wait, with errStopped.
 func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, err error) {
@@ -149,23 +167,12 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 	if err != nil {
 		return s, err
 	}
-	maxSeries := c.MaxSeries
-	if maxSeries == 0 {
-		maxSeries = -1 // means none, in rules.Config
-	}
 	if s.store, err = s.openStore(); err != nil {
 		return s, err
 	}
-	nearRatio := c.NearRatio
-	if nearRatio == 0 {
-		nearRatio = -1 // likewise
-	}
-	s.engine, err = s.restore(set, rules.Config{
-		Clock: s.clock, MaxKeys: c.MaxKeys, NearRatio: nearRatio, MaxSeries: maxSeries,
-		MaxHolds: c.MaxHolds, MaxHoldTTL: c.MaxHoldTTL,
-		Shadow: c.Shadow, Quota: c.Quota, StopWhenOver: c.StopWhenOver,
-		Store: s.rulesStore(), Leases: c.Store.Leases,
-	})
+	counted := s.engineConfig()
+	counted.Store, counted.Leases = s.rulesStore(), c.Store.Leases
+	s.engine, err = s.restore(set, counted)
 	if err != nil {
 		return s, err
 	}
@@ -175,7 +182,7 @@ func newServer(c *Config, log *slog.Logger, stop <-chan os.Signal) (s *server, e
 		DynamicMetadata: c.DynamicMetadata, RuleHeader: c.RuleHeader,
 		MaxDescriptors: c.MaxDescriptors, MaxEntries: c.MaxEntries, MaxValue: c.MaxValue, MaxText: c.MaxMessage,
 		MessageTime: messageTime,
-		Denied:      s.live.denied,
+		Decided:     s.decided,
 		Took:        func(d time.Duration) { s.metrics.grpc.Observe(d.Seconds()) },
 		StoreFailed: func(err error) { log.Warn("calls are refused, since the store has not answered", "error", err) },
 		Panicked:    func(v any, stack []byte) { log.Error("a call panicked", "value", v, "stack", string(stack)) },
