@@ -33,7 +33,7 @@ func TestSharedCost(t *testing.T) {
 		table, err := b.turns(t.Context(), &w, 1, 400)
 		require.NoError(t, err)
 		table.print()
-		table.budgets()
+		table.printRatios()
 		const noise = 0.3 // of what processes of sluice tell Redis once a second, while calls of others are counted
 		commandsOf := func(s *subject) float64 { return table.median(s, commands) }
 		require.Less(t, commandsOf(floor), noise, w.name)
