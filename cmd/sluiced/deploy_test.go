@@ -189,7 +189,7 @@ func TestDeploy_MetricsExist(t *testing.T) {
 	for _, limiter := range []string{"redis", "redis-per-second"} { // as the dashboard has it
 		assert.Contains(t, store, `limiter="`+limiter+`"`)
 	}
-	for _, file := range []string{"limiters.prom", "tiers.prom"} {
+	for _, file := range []string{"limiters.prom", "queues.prom", "tiers.prom"} {
 		data, err := os.ReadFile(filepath.Join("../../internal/test/expositions/testdata", file))
 		require.NoError(t, err)
 		exposition += string(data)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestDocs_FlagsAndFiles(t *testing.T) {
-	theProgram.Pages(t, []string{"descriptor"}, // of sluice replay
+	theProgram.Pages(t, []string{"descriptor", "against", "for"}, // of sluice replay and check
 		"SERVE.md", "REFERENCE.md", "FLEET.md", "LLM.md", "../../deploy/PROXIES.md")
 }
 

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -26,6 +27,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/httplimit"
 	"github.com/sluice-go/sluice/metrics"
 	"github.com/sluice-go/sluice/metrics/otelsluice"
 	"github.com/sluice-go/sluice/metrics/promsluice"
@@ -95,7 +97,7 @@ func TestPromtool(t *testing.T) {
 	if err != nil {
 		t.Skip("promtool is not installed: Debian's package prometheus has it")
 	}
-	for _, name := range []string{"limiters.prom", "tiers.prom", "engine.prom"} {
+	for _, name := range []string{"limiters.prom", "queues.prom", "tiers.prom", "engine.prom"} {
 		text, err := os.ReadFile(filepath.Join("testdata", name))
 		require.NoError(t, err)
 		cmd := exec.Command(promtool, "check", "metrics")
@@ -149,6 +151,44 @@ func TestLimiters(t *testing.T) {
 		assert.NotContains(t, s.agree(t), "trial")
 		cancel()
 		waiting.Wait()
+	})
+}
+
+// TestQueues has a queue with a count in each series.
+func TestQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue, err := httplimit.NewQueue(httplimit.QueueConfig{MaxWaiting: 1, MaxPerKey: 1, MaxWait: time.Hour})
+		require.NoError(t, err)
+		clock := sluice.NewManualClock(time.Unix(1_000_000, 0))
+		limit, err := httplimit.New(httplimit.Config{Queue: queue, Policies: []httplimit.Policy{{
+			Name: "calls", Limiter: sluice.Must(sluice.New(sluice.Config{Limit: sluice.PerMinute(1), Clock: clock})), Key: func(*http.Request) (string, error) { return "secret", nil },
+		}}})
+		require.NoError(t, err)
+		handler := limit.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		call := func(ctx context.Context) {
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		}
+		call(t.Context())
+		for range 2 {
+			ctx, gone := context.WithCancel(t.Context())
+			go call(ctx)
+			synctest.Wait() // until it waits
+			call(t.Context())
+			gone()
+			synctest.Wait()
+		}
+		go call(t.Context())
+		synctest.Wait()
+		clock.Advance(time.Minute)
+		time.Sleep(time.Minute)
+		ctx, gone := context.WithCancel(t.Context())
+		go call(ctx)
+		synctest.Wait()
+		s := newSides(t)
+		s.add(t, queue.Metrics("front"))
+		s.golden(t, "queues.prom")
+		gone()
+		synctest.Wait()
 	})
 }
 
