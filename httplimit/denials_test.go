@@ -171,3 +171,31 @@ func TestCountsDenialsOf_Remote(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, get(handler).Code)
 	assert.ErrorIs(t, last.RemoteError, errAway)
 }
+
+// TestCountsDenialsOf_LargeCost: a request that costs more than the ban has room for uses it up.
+func TestCountsDenialsOf_LargeCost(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		for _, cost := range []int{2, 3, 4, 5000} {
+			clock := sluice.NewManualClock(time.Now())
+			config := sluice.Config{Limit: sluice.PerHour(3), BlockFor: 24 * time.Hour, Clock: clock}
+			p := jail(newLimiter(t, config))
+			bans := p.Limiter
+			if p.Cost = func(*http.Request) int { return cost }; remote {
+				far := newFar(t, config)
+				bans, p.Limiter, p.Remote = far.Limiter, nil, far
+			}
+			var last httplimit.Decision
+			handler := wrap(t, httplimit.Config{
+				Policies:   []httplimit.Policy{{Name: "throttle", Limiter: newLimiter(t, sluice.Config{Limit: sluice.DenyAll}), Key: oneKey}, p},
+				OnDecision: func(_ *http.Request, d httplimit.Decision) { last = d },
+			}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			if get(handler); cost == 2 {
+				assert.Equal(t, []string{"throttle"}, last.Violated)
+				get(handler)
+			}
+			assert.Equal(t, []string{"throttle", "jail"}, last.Violated, "%d, remote %v", cost, remote)
+			clock.Advance(23 * time.Hour)
+			assert.Equal(t, time.Hour, bans.Key("k").Peek(1).RetryAfter, "%d, remote %v", cost, remote)
+		}
+	}
+}

@@ -64,7 +64,7 @@ type Policy struct {
 	// denies, under its own Key, and not the requests that pass. While its key has no units it denies every request, and the
 	// denial that takes the last unit blocks the key for the sluice.Config.BlockFor of its Limiter: with a limit of 5 an hour
 	// and a BlockFor of a day, the fifth denial within an hour bans its key for a day, and says so. What it denies itself it
-	// does not count. Cost is then of a denial; a cost below 1 counts nothing. In shadow mode it also counts what the other
+	// does not count. Cost is then of a denial; a cost below 1 counts nothing, and a larger one at most the units left. In shadow mode it also counts what the other
 	// policy would deny in shadow mode, which is not counted else. It cannot be of sluice.InFlight, nor have a
 	// Settle. Empty means that it counts requests.
 	CountsDenialsOf string

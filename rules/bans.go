@@ -29,6 +29,8 @@ func (r *rateLimitReader) checkDenials(fixed bool) {
 		r.errorAt(f.key, r.path, "counts_denials_of is given for a fixed window of an atomic domain, where a look passes a full window; want block_for beside it, or another algorithm")
 	case r.out.then != "":
 		r.errorAt(f.key, r.path, "counts_denials_of and then are both given; want one of them")
+	case r.soft != 0:
+		r.errorAt(f.key, r.path, "counts_denials_of and soft are both given; want one of them")
 	case r.out.deniedToo:
 		r.errorAt(r.by.at("count_denied").value, r.path, "count_denied is true, but the rule counts no calls: it counts denials of %q; want it deleted", r.out.denialsOf)
 	}
@@ -61,6 +63,8 @@ func (r *Rule) faultOfDenier(found []*Rule) string {
 			return "which is unlimited and denies nothing; want a rule with a limit"
 		case of.denialsOf != "":
 			return "which counts denials itself; want a rule that counts calls"
+		case of.config != nil && of.inFlight():
+			return "which is of units in flight, where each retry within a second would be a denial; want another rule"
 		case of.quota:
 			return "which has quota_mode and denies nothing by itself; want a rule without"
 		}
@@ -75,15 +79,17 @@ func (w *work) looked(st *Status, c *call) {
 		w.hits = 0
 	}
 	w.limiterStatus(st, &c.decision, c.over)
-	w.hits = hits
+	w.hits, w.left = hits, uint64(c.decision.Remaining)
 }
 
-// countDenials charges the rules that count denials for the rules that have denied the call. A rule that has no room for another denial
-// then denies the call, too, and its block begins. A rule that denies the call already is not charged. If the counts do not
-// answer, the denial of the call stands.
+// countDenials charges the rules that count denials for the rules that have denied the call: its hits, as far as there is room. A rule
+// that has no room left then denies the call, too, and its block begins. If the counts do not answer, the denial of the call stands.
 func (e *Engine) countDenials(g *generation, d *domainState, req *Request, resp *Response) {
-	denials := func(i int) (uint64, bool) { return resp.work[i].hits, resp.denialCounts(i) }
-	if !resp.fillSome(g, d, req, denials) {
+	denied := e.denies(resp)
+	hits := func(i int) (uint64, bool) {
+		return min(resp.work[i].hits, resp.work[i].left), resp.denialCounts(i, denied)
+	}
+	if !resp.fillSome(g, d, req, hits) {
 		return
 	}
 	if e.counts.do(&resp.batch) != nil {
@@ -92,33 +98,47 @@ func (e *Engine) countDenials(g *generation, d *domainState, req *Request, resp 
 	}
 	full := make([]bool, len(resp.work))
 	for i := range resp.batch.calls {
-		if c := &resp.batch.calls[i]; c.counter != nil {
-			resp.work[i].limiterStatus(&resp.Statuses[i], &c.decision, c.over)
-			full[i] = !c.over && c.decision.Remaining == 0
+		c, w := &resp.batch.calls[i], &resp.work[i]
+		switch {
+		case c.counter == nil:
+			continue
+		case !c.over:
+			w.hits = c.hits
+			w.limiterStatus(&resp.Statuses[i], &c.decision, false)
 		}
+		full[i] = c.over || c.decision.Remaining == 0 // others may have taken the room since the look
+		w.hits = 0                                    // its statistics have counted the call
 	}
 	one := func(i int) (uint64, bool) { return 1, full[i] } // which is denied, and blocks the key
-	if !resp.fillSome(g, d, req, one) || e.counts.do(&resp.batch) != nil {
+	if !resp.fillSome(g, d, req, one) {
+		return
+	}
+	if e.counts.do(&resp.batch) != nil {
+		e.uncounted.Add(1)
 		return
 	}
 	for i := range resp.batch.calls {
-		if c := &resp.batch.calls[i]; c.counter != nil && c.over {
-			resp.work[i].hits = 0 // its statistics have counted the call
-			resp.work[i].limiterStatus(&resp.Statuses[i], &c.decision, true)
+		if c := &resp.batch.calls[i]; c.counter != nil {
+			resp.work[i].limiterStatus(&resp.Statuses[i], &c.decision, c.over)
 		}
 	}
 }
 
-// denialCounts reports whether the rule of status i counts denials, and one of these rules has denied the call. A rule in
+// denialCounts reports whether the rule of status i counts denials, has room, and one of these rules has denied the call. A rule in
 // shadow mode counts the calls that another one in shadow mode would deny, too.
-func (resp *Response) denialCounts(i int) bool {
+func (resp *Response) denialCounts(i int, denied bool) bool {
 	st, w := &resp.Statuses[i], &resp.work[i]
 	if !w.looks || st.Over || w.hits == 0 {
 		return false
 	}
 	return slices.ContainsFunc(resp.Statuses, func(of Status) bool {
-		return of.Over && of.Fault == "" && of.Rule != nil && of.Rule.nameID == st.Rule.denialsID && (of.Code == OverLimit || w.shadow)
+		return of.Over && of.Fault == "" && of.Rule != nil && of.Rule.nameID == st.Rule.denialsID && (of.Code == OverLimit && denied || w.shadow)
 	})
+}
+
+// asks reports whether the call asks a limit for hits.
+func (resp *Response) asks() bool {
+	return slices.ContainsFunc(resp.work, func(w work) bool { return w.limited && w.hits != 0 })
 }
 
 // looks reports whether a rule of the call counts denials.

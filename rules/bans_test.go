@@ -125,13 +125,8 @@ func TestBans_Model(t *testing.T) {
 				over := now < k.until || k.count >= 3
 				resp := w.ask(describe("client="+client), withHits("ban="+client, hits))
 				if throttled := resp.Statuses[0].Over; throttled && !over && hits > 0 {
-					if k.count+hits <= 3 {
-						k.count += hits
-						over = k.count == 3
-					} else {
-						over = true
-					}
-					if over {
+					k.count = min(3, k.count+hits)
+					if over = k.count == 3; over {
 						k.until = now + int64(block)
 						bans++
 					}
@@ -238,12 +233,19 @@ func TestBans_Holds(t *testing.T) {
 			one := uint64(1)
 			h.Request.Descriptors[0].Hits, h.Request.Descriptors[2].Hits = &one, &one
 			require.NoError(t, w.Extend(h, resp))
+			require.Equal(t, OverLimit, resp.Code)
+			require.Equal(t, "d.ban", resp.DeniedBy())
+			h.Request.Descriptors[0].Hits, h.Request.Descriptors[2].Hits = new(uint64), new(uint64)
+			require.NoError(t, w.Extend(h, resp))
+			require.Equal(t, OK, resp.Code, "it only goes on")
+			h.Request.Descriptors[0].Hits, h.Request.Descriptors[2].Hits = &one, &one
 			require.NoError(t, w.Settle(h))
 		}
 		if w.memory != nil { // the model of a Store gives nothing back
 			require.Equal(t, 5, w.left("at_once=ann"))
 		}
 		require.EqualValues(t, 4+1, w.Engine.Holds().Denied)
+		require.EqualValues(t, 2, w.Engine.Holds().Cut)
 		require.Zero(t, w.series("d.ban").Estimated)
 		w.clock.Advance(24 * time.Hour)
 		_, resp = hold("later")
@@ -268,6 +270,38 @@ func TestBans_EndWithTheWindow(t *testing.T) {
 			require.Equal(t, want, minutes, algorithm)
 		}
 	})
+}
+
+// TestBans_LargeHits: a call of more hits than the ban has room for uses it up, and nobody's refund waits for that.
+func TestBans_LargeHits(t *testing.T) {
+	banWorlds(t, func(t *testing.T, atomic bool, world func(string) *world) {
+		for _, hits := range []uint64{2, 3, 4, 5000, 1 << 40} {
+			w := world(banText(atomic, ", algorithm: gcra", ", algorithm: gcra, block_for: 24h"))
+			large := []Descriptor{withHits("client=ann", 3), withHits("ban=ann", hits)}
+			resp := w.ask(large...)
+			if hits == 2 {
+				require.Equal(t, OK, resp.Statuses[1].Code)
+				resp = w.ask(large...)
+			}
+			require.Equal(t, OverLimit, resp.Statuses[1].Code, hits)
+			require.Equal(t, 24*time.Hour, resp.Statuses[1].RetryAfter)
+			require.EqualValues(t, 3, w.series("d.ban").Within)
+			require.Equal(t, OverLimit, w.one("ban=ann").Code)
+			if w.memory != nil {
+				require.Equal(t, 1, w.Engine.Stats().Denied, "the throttle's")
+			}
+		}
+	})
+}
+
+// TestBans_Quota: where limits deny only together, calls that pass are no denials.
+func TestBans_Quota(t *testing.T) {
+	w := newWorld(t, Config{Quota: true}, banText(false, "", ""))
+	for range 9 {
+		require.Equal(t, OK, w.ask(banAnn...).Code)
+	}
+	require.Equal(t, 3, w.left("ban=ann"))
+	require.Equal(t, OverLimit, w.ask(banAnn[0]).Code)
 }
 
 // failingBans is a Store that does not answer the second call of a Decide.
@@ -298,7 +332,7 @@ func TestBans_StoreAway(t *testing.T) {
 	}
 	s.calls, s.fails = 0, 3 // behind the call, and the note of its denial
 	require.Equal(t, OverLimit, w.ask(banAnn...).Code)
-	require.EqualValues(t, 1, w.Engine.Stats().Unrecorded)
+	require.EqualValues(t, 1, w.Engine.Stats().Uncounted)
 	require.Equal(t, 3, w.left("ban=ann"))
 }
 

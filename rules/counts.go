@@ -73,6 +73,7 @@ type call struct {
 	counts   bool              // denied hits count: counter is a window without a limit of its own
 	shadow   bool              // it stands in nobody's way
 	inFlight bool              // its units are in flight
+	final    bool              // nobody gives its hits back, so that its denial needs no note
 	idle     bool              // a call about a hold that asks for nothing here, or has been made before
 	debt     uint64            // the most that a settlement charges beyond the hold
 	second   *secondBudget     // nil for none

@@ -171,7 +171,8 @@ type work struct {
 	counts  bool   // denied hits count; else counter is a limiter
 	refund  bool
 	limited bool
-	looks   bool // the rule counts denials of another one
+	looks   bool   // the rule counts denials of another one
+	left    uint64 // units that it has room for
 	shadow  bool
 }
 
@@ -399,7 +400,7 @@ func (resp *Response) refuse(together bool) {
 		if !denied || !together {
 			continue
 		}
-		if w.limited && !w.refund {
+		if w.limited && !w.refund && !w.looks {
 			w.refused = w.hits
 		}
 		w.hits, w.refund = 0, false
@@ -452,7 +453,7 @@ func (w *work) fill(c *call, g *generation, d *domainState, desc *Descriptor, st
 	c.counter, c.id, c.hits, c.limit, c.period, c.offset = w.counter, w.id, w.hits, w.limit, st.Period, w.offset
 	c.counts, c.shadow, c.inFlight, c.debt = w.counts, w.shadow, r.inFlight(), w.debt
 	if w.looks {
-		c.hits = 0
+		c.hits, c.final = 0, true
 	}
 	if r == nil {
 		c.override = st.Unit

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Explain tells in plain words the cost of a request by weights, scale and then, with an example: FILE:LINE, the rule and a
-// sentence. It is empty for a rule without these.
+// Explain tells in plain words the cost of a request by weights, scale and then, with an example, and of units in flight, calendars and
+// counts_denials_of how they count: FILE:LINE, the rule and a sentence. It is empty for a rule without these.
 func (r *Rule) Explain() string {
 	if r.unlimited || r.weights == nil && r.scale == 1 && r.second == nil && r.denialsOf == "" && r.config.Algorithm != sluice.InFlight && r.dates == nil {
 		return ""
@@ -24,9 +24,9 @@ func (r *Rule) Explain() string {
 		said = append(said, fmt.Sprintf("%s per %s, by the clocks there; around the start of a window up to twice as many pass",
 			grouped(uint64(r.requests)), r.dates.Calendar.Text()))
 	}
-	budget := fmt.Sprintf("%s a %s", grouped(uint64(r.requests)), r.span())
+	budget := fmt.Sprintf("%s %s", grouped(uint64(r.requests)), r.span())
 	if r.scale > 1 {
-		budget = fmt.Sprintf("%s units a %s", grouped(r.limit), r.span())
+		budget = fmt.Sprintf("%s units %s", grouped(r.limit), r.span())
 		said = append(said, fmt.Sprintf("%s is %s units, counted one by one", grouped(uint64(r.requests)), grouped(r.limit)))
 	}
 	switch {
@@ -38,7 +38,7 @@ func (r *Rule) Explain() string {
 		said = append(said, "a request costs its hits, of "+budget)
 	}
 	if r.second != nil {
-		said = append(said, fmt.Sprintf("what does not fit is taken from %s, %s (%s a %s)", strconv.Quote(r.then), r.second.path,
+		said = append(said, fmt.Sprintf("what does not fit is taken from %s, %s (%s %s)", strconv.Quote(r.then), r.second.path,
 			grouped(uint64(r.second.requests)), r.second.span()))
 	}
 	return fmt.Sprintf("%s:%d: %s: %s", r.at.file, r.at.line, oneLine(r.path), oneLine(strings.Join(said, "; ")))
@@ -52,15 +52,17 @@ func (r *Rule) ban() string {
 	return fmt.Sprintf(" for at least %v", r.config.BlockFor)
 }
 
-// span is the period in words.
+// span is the period in words, with its article.
 func (r *Rule) span() string {
-	if r.dates != nil {
-		return r.dates.Unit.String()
+	switch {
+	case r.dates != nil:
+		return "a " + r.dates.Unit.String()
+	case r.unit == UnknownUnit:
+		return "a period of " + r.period.String()
+	case r.unit == Hour:
+		return "an hour"
 	}
-	if r.unit == UnknownUnit {
-		return "period of " + r.period.String()
-	}
-	return strings.ToLower(r.unit.String())
+	return "a " + strings.ToLower(r.unit.String())
 }
 
 // example is the cost of a request with counts of all kinds.

@@ -28,7 +28,7 @@ descriptors:
 		"",
 		"",
 		"test.yaml:10: d.g_z: a request of 1,000 input costs 2,000 units of 9 a day",
-		`test.yaml:11: d.h: counts what "credits" denies, up to 3 a hour; then it denies the client's calls for at least 24h0m0s`,
+		`test.yaml:11: d.h: counts what "credits" denies, up to 3 an hour; then it denies the client's calls for at least 24h0m0s`,
 	}
 	for i, r := range set.Rules() {
 		require.Equal(t, want[i], r.Explain())

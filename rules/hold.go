@@ -48,13 +48,13 @@ const (
 // Hold charges the hits of all limits of a request, or denies it and charges none, in domains that are atomic and
 // in others. Then the units are held until Settle, Release or the end of TTL. Response.Code is OverLimit if a limit has no
 // room; a rule with quota_mode denies as any other, and one in shadow_mode never does. A hold that is denied
-// counts nothing, also in windows that count denied hits, and takes no refunds. A hold that only Config.Shadow
+// counts nothing, also in windows that count denied hits, and takes no refunds; rules with counts_denials_of count the denial. A hold that only Config.Shadow
 // lets pass holds nothing. In windows a held hit counts as one that has been counted.
 //
 // Limits that are asked for 0 hits are never in the way. If no rule limits any descriptor, nothing is held.
 //
 // The same request with the same ID again holds nothing while the hold is open: it is admitted, with Hold.Again and the
-// numbers of now. Another request with the ID gets ErrOtherHold, and for ten minutes after a hold has been settled, as far as
+// numbers of now, unless a rule with counts_denials_of denies it by now. Another request with the ID gets ErrOtherHold, and for ten minutes after a hold has been settled, as far as
 // there is room to remember it, any request gets ErrEndedHold. A denial and a hold that has lapsed are not remembered: the request
 // is then judged anew.
 //
@@ -78,14 +78,15 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 		err = e.holdable(resp)
 	}
 	banned := false
-	if err == nil && use == holding && resp.looks() {
+	if err == nil && resp.looks() && (use == holding || resp.asks()) {
 		banned, err = e.isBanned(g, d, &h.Request, resp)
 	}
 	switch {
 	case err != nil:
 	case banned:
-		e.concludeHold(resp, true)
-		e.holds.denied.Add(1)
+		if e.concludeHold(resp, true); resp.Code == OverLimit {
+			e.deniedBy(use).Add(1)
+		}
 	case limited:
 		err = e.askHold(g, d, h, resp, use)
 	}
@@ -104,9 +105,9 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 
 // askHold makes the calls of a Hold or an Extend, and answers them.
 func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response, use hitsUse) error {
-	b, ask, made, denied := resp.fill(g, d, &h.Request, e.clock.Now()), e.counts.hold, &e.holds.held, &e.holds.denied
+	b, ask, made := resp.fill(g, d, &h.Request, e.clock.Now()), e.counts.hold, &e.holds.held
 	if use == extending {
-		ask, made, denied = e.counts.extend, nil, &e.holds.cut
+		ask, made = e.counts.extend, nil
 	}
 	b.mode = allOrNone
 	for i := range b.calls {
@@ -129,11 +130,19 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 	switch e.concludeHold(resp, stop); {
 	case h.Again:
 	case resp.Code == OverLimit:
-		denied.Add(1)
+		e.deniedBy(use).Add(1)
 	case made != nil && !stop:
 		made.Add(1)
 	}
 	return nil
+}
+
+// deniedBy is the counter of denied Holds, or Extends.
+func (e *Engine) deniedBy(use hitsUse) *atomic.Uint64 {
+	if use == extending {
+		return &e.holds.cut
+	}
+	return &e.holds.denied
 }
 
 // answerHeld fills in the status of a call of a Hold or an Extend.
@@ -162,7 +171,8 @@ func (e *Engine) watchedOnly(err error) error {
 	return err
 }
 
-// Extend charges more hits to the limits of an open hold, all or none, by the rules in force. If it is admitted, the hold
+// Extend charges more hits to the limits of an open hold, all or none, by the rules in force. A rule with counts_denials_of denies it
+// while it denies other calls, unless all hits are 0. If it is admitted, the hold
 // lapses TTL from now. If it is denied (Response.Code) it has charged nothing, and the hold is as it was: the client cuts
 // what it does, and settles. Limits with 0 hits never deny it: if all are 0 it only prolongs the hold, by a TTL that may be another.
 // It also keeps the hold's units in flight for as long; in memory, until a unit of their limit from now, unless they have

@@ -108,7 +108,7 @@ func (m *memory) deny(b *batch) {
 
 // denied notes hits that were denied: counted are in the count of the window, missing are not.
 func (m *memory) denied(c *call, now int64, counted, missing uint64) {
-	if counted|missing == 0 {
+	if counted|missing == 0 || c.final {
 		return
 	}
 	wait := min(max(c.period, leastWait), mostWait)

@@ -27,6 +27,8 @@ var (
 		Help: "Open holds. With a store only the store knows."}
 	unrecordedMetric = &metrics.Desc{Name: "sluice.unrecorded_denials", Unit: "call",
 		Help: "Denied calls that there was no room to remember: refunds of keys that are not remembered give nothing back for a while."}
+	uncountedMetric = &metrics.Desc{Name: "sluice.uncounted_denials", Unit: "call",
+		Help: "Denied calls that rules with counts_denials_of have not counted, since the store did not answer."}
 	requestsMetric = &metrics.Desc{Name: "sluice.requests", Unit: "call", Labels: []string{"domain", "code"},
 		Help: "Calls by answer. Those that were refused, or failed, belong to no domain."}
 	generationMetric = &metrics.Desc{Name: "sluice.config.generation", Kind: metrics.Gauge,
@@ -42,7 +44,7 @@ var (
 		Help: "Calls that were over their limits and admitted, since the service is in shadow mode."}
 
 	engineMetrics = []*metrics.Desc{hitsMetric, refundedMetric, absorbedMetric, estimatedMetric, settledMetric, holdsMetric, openMetric,
-		unrecordedMetric, requestsMetric, generationMetric, keysMetric, evictedMetric, untrackedMetric, unknownMetric, shadowedMetric}
+		unrecordedMetric, uncountedMetric, requestsMetric, generationMetric, keysMetric, evictedMetric, untrackedMetric, unknownMetric, shadowedMetric}
 )
 
 // Metrics returns the counts of the engine, for promsluice, otelsluice or another translator: the series of `sluiced serve`, whose
@@ -58,6 +60,7 @@ var (
 //	sluice.holds.estimated_hits  by domain and rule: hits that holds were admitted for
 //	sluice.holds.settled_hits    by domain and rule: of holds that were settled, hits that were used
 //	sluice.unrecorded_denials    denied calls that were not remembered; see Stats.Unrecorded
+//	sluice.uncounted_denials     denied calls that bans have not counted; see Stats.Uncounted
 //	sluice.requests              by domain and code: calls ok and over_limit
 //	sluice.config.generation     the number of the rules in force
 //	sluice.keys                  by unit: tracked keys, by the unit of their window
@@ -126,6 +129,7 @@ func (r *metricsReader) read(yield metrics.Yield) {
 	yield(evictedMetric, stats.Evicted)
 	yield(untrackedMetric, stats.Untracked)
 	yield(unrecordedMetric, stats.Unrecorded)
+	yield(uncountedMetric, stats.Uncounted)
 	yield(unknownMetric, stats.UnknownDomains)
 	yield(shadowedMetric, stats.GlobalShadow)
 }

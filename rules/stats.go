@@ -62,11 +62,12 @@ type Stats struct {
 	// that were decided without a count, since Overflow keeps the old keys.
 	Evicted, Untracked uint64
 	// Denied is the keys whose denied hits wait for their refund, at most Config.MaxKeys, or one key in each of 256
-	// parts, including some that wait no longer. Unrecorded is the denied calls that were not noted for lack of room, or
-	// whose Store did not answer. For
+	// parts, including some that wait no longer. Unrecorded is the denied calls that were not noted for lack of room. For
 	// as long as their hits would have waited, refunds of keys of the same part that are not in Denied give nothing back.
 	Denied     int
 	Unrecorded uint64
+	// Uncounted is the denied calls that rules with counts_denials_of have not counted, or not to the end, since the Store did not answer.
+	Uncounted uint64
 	// Series is how many series have paths that depend on requests, at most Config.MaxSeries.
 	Series int
 	// Calls is the number of answers, by domain.
@@ -88,7 +89,7 @@ func (e *Engine) Stats() Stats {
 	defer e.admin.Unlock()
 	var out Stats
 	e.counts.stats(&out)
-	out.Unrecorded += e.uncounted.Load()
+	out.Uncounted = e.uncounted.Load()
 	out.Calls = make(map[string]Calls, len(e.domains))
 	for name, d := range e.domains {
 		out.Calls[name] = Calls{d.ok.Load(), d.overLimit.Load()}

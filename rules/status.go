@@ -127,6 +127,13 @@ func (resp *Response) countUnlimited(held bool) {
 
 // conclude combines the statuses into one answer.
 func (e *Engine) conclude(resp *Response) {
+	if e.denies(resp) {
+		e.deny(resp)
+	}
+}
+
+// denies reports whether the statuses deny the call together, and finds the tightest.
+func (e *Engine) denies(resp *Response) bool {
 	quotas, quotasOver := 0, 0
 	least := uint32(math.MaxUint32)
 	denied := false
@@ -147,9 +154,7 @@ func (e *Engine) conclude(resp *Response) {
 			resp.Tightest, least = i, st.Remaining
 		}
 	}
-	if denied || quotas != 0 && quotasOver == quotas {
-		e.deny(resp)
-	}
+	return denied || quotas != 0 && quotasOver == quotas
 }
 
 // deny denies a call, unless Config.Shadow lets it pass.

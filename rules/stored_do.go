@@ -18,7 +18,7 @@ func (s *stored) do(b *batch) error {
 	for i := range b.asked {
 		told, c := b.asked[i], b.of(i)
 		c.answered(&told, b.now)
-		if c.hits != 0 && c.op != GiveBack && (c.over || c.stopped) {
+		if c.hits != 0 && c.op != GiveBack && !c.final && (c.over || c.stopped) {
 			b.noted = append(b.noted, told.denial(c.hits, told.Counted && !c.stopped))
 		}
 	}

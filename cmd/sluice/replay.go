@@ -258,8 +258,8 @@ func (f *replayFlags) newEngine(clients *replay.Clients, errs io.Writer) (*repla
 		return nil, err
 	}
 	switch {
-	case f.logged() && http.StatusText(f.denied) == "":
-		return nil, fmt.Errorf("--denied-status %d: want a status of HTTP, such as 429 or 503", f.denied)
+	case f.logged() && (f.denied < 400 || f.denied > 599):
+		return nil, fmt.Errorf("--denied-status %d: want a status of an error, such as 429 or 503", f.denied)
 	case f.logged():
 		engine.AddLogged(strconv.Itoa(f.denied))
 		engine.Compare(len(list), len(list)+1)

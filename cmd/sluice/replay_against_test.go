@@ -197,7 +197,7 @@ func TestReplay_AgainstRefuses(t *testing.T) {
 		"nowhere.yaml: no such file":                     {"--rules", rules, "--against", "nowhere.yaml"},
 		`--domain "web" has no rules: want api`:          {"--rules", rules, "--against", rules, "--domain", "web"},
 		"--denied-status says which answers of a log are denials: want it with --against, without --rules": {"--rules", rules, "--against", rules, "--denied-status", "503"},
-		"--denied-status 42: want a status of HTTP, such as 429 or 503":                                    {"--against", rules, "--denied-status", "42"},
+		"--denied-status 42: want a status of an error, such as 429 or 503":                                {"--against", rules, "--denied-status", "42"},
 	} {
 		code, stdout, stderr := execute(nil, append([]string{"replay"}, args...)...)
 		assert.NotEqual(t, cli.ExitOK, code)

@@ -87,17 +87,22 @@ func (j *Judgement[R, P]) inOrder(names []string) (sorted []string) {
 	return sorted
 }
 
-// countDenial charges the entry for a denial, and blocks its key when no unit remains. It returns how the key stands then.
+// countDenial charges the entry for a denial, as many units as there are, and blocks its key when none remains. It returns how the key
+// stands then.
 func (e *Entry[R, P]) countDenial(ctx context.Context, k sluice.Key) (d sluice.Decision, err error) {
 	if e.Policy.Remote == nil {
-		if d = k.Take(e.onDenial); d.Allowed && !d.WouldDeny && d.Remaining == 0 {
+		if _, d = k.TakeUpTo(e.onDenial); d.Allowed && d.Remaining == 0 {
 			k.Block(e.Policy.Limiter.Config().BlockFor)
 		}
 		return k.Peek(0), nil
 	}
 	ctx, cancel := outliving(ctx)
 	defer cancel()
-	if err = e.ask(ctx, e.onDenial); err == nil && e.charged && e.Asked.Remaining == 0 {
+	err = e.ask(ctx, e.onDenial)
+	if err == nil && !e.charged && e.Asked.Remaining > 0 {
+		err = e.ask(ctx, e.Asked.Remaining)
+	}
+	if err == nil && e.charged && e.Asked.Remaining == 0 {
 		err = e.ask(ctx, 1) // is denied, which blocks the key
 	}
 	if err != nil {

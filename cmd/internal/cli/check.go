@@ -34,7 +34,7 @@ that is wrong with them: a line each, with the file, the line and the column,
 what is wrong and what would be accepted.
 
 Of rules with weights, scale or then it says what a request costs, with an
-example.
+example, and of others that are not plain how they count.
 
 ` + about + `
 

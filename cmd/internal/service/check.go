@@ -210,6 +210,9 @@ func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, err)
 		return
 	}
+	if t := c.trial.Load(); t != nil {
+		t.judgeCheck(c.original(r), &call.req, &call.resp)
+	}
 	header := w.Header()
 	c.describe(header, &call.resp)
 	if call.resp.Code == rules.OK {
@@ -253,15 +256,15 @@ func (c *checker) decide(call *checkCall, set *rules.Set, domain string, r *http
 		return errRequest{err}
 	}
 	if len(call.req.Descriptors) == 0 {
-		call.resp.Code, call.resp.Statuses, call.resp.Tightest = rules.OK, call.resp.Statuses[:0], -1
+		call.resp.Code, call.resp.Statuses, call.resp.Tightest, call.resp.WouldDeny = rules.OK, call.resp.Statuses[:0], -1, false
 		return nil
 	}
 	if rule := endless(set, &call.req); rule != nil && !c.config.Shadow {
 		return errEndless{rule}
 	}
 	err = c.engine.Decide(&call.req, &call.resp)
-	if err == nil {
-		c.decided(&call.req, &call.resp)
+	if err == nil && call.resp.Code != rules.OK {
+		c.live.denied(&call.req, &call.resp)
 	}
 	return err
 }
@@ -272,7 +275,13 @@ func (c *checker) compile(set *rules.Set) *compiledActions {
 	if now != nil && now.set == set {
 		return now
 	}
-	now = &compiledActions{set: set, byDomain: map[string]*httprules.Describer{}, address: map[string]bool{}}
+	now = c.newActions(set)
+	c.compiled.Store(now)
+	return now
+}
+
+func (c *checker) newActions(set *rules.Set) *compiledActions {
+	now := &compiledActions{set: set, byDomain: map[string]*httprules.Describer{}, address: map[string]bool{}}
 	now.none = httprules.NewDescriber(nil, c.proxies.client)
 	for _, name := range set.Domains() {
 		actions := set.Actions(name)
@@ -283,19 +292,22 @@ func (c *checker) compile(set *rules.Set) *compiledActions {
 			return slices.ContainsFunc(list, func(a rules.Action) bool { return a.Kind == rules.RemoteAddress || a.Kind == rules.MaskedRemoteAddress })
 		})
 	}
-	c.compiled.Store(now)
 	return now
 }
 
 func (c *checker) describer(set *rules.Set, domain string) *httprules.Describer {
-	now := c.compile(set)
-	if d := now.byDomain[domain]; d != nil {
-		return d
-	}
 	if !slices.Contains(set.Domains(), domain) {
 		c.unknown.tell(time.Now(), "/check is asked about a domain without rules, and admits all", "domain", fmt.Sprintf("%.64q", domain))
 	}
-	return now.none
+	return c.compile(set).describer(domain)
+}
+
+// describer makes descriptors of the requests about a domain.
+func (a *compiledActions) describer(domain string) *httprules.Describer {
+	if d := a.byDomain[domain]; d != nil {
+		return d
+	}
+	return a.none
 }
 
 // original returns the request that the proxy has received, as a trusted proxy describes it: otherwise without a

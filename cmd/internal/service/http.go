@@ -53,7 +53,7 @@ func (s *server) debug() http.Handler {
 	mux.Handle("/rlconfig", s.service.Rules(s.loads.report))
 	mux.HandleFunc("/stats", s.stats)
 	mux.Handle("/reset", s.service.ResetKeys())
-	mux.HandleFunc("POST "+trial.Path, s.try)
+	mux.HandleFunc("POST "+trial.Path, s.trialOf)
 	mux.HandleFunc("GET /live", s.live.page)
 	mux.HandleFunc("GET /live/{file}", s.live.page)
 	mux.HandleFunc("GET /live/events", s.live.events)

@@ -66,21 +66,34 @@ func (l *live) denied(req *rules.Request, resp *rules.Response) {
 }
 
 func (l *live) count(top *spacesaving.Top, domain string, d *rules.Descriptor, rule *rules.Rule) {
+	set, _ := l.engine.Set()
+	top.Count(l.keyOf(set, domain, d, rule))
+}
+
+// keyOf is the id and the name of a key of a set: the path of its rule, and with --live-keys the entries behind it.
+func (l *live) keyOf(set *rules.Set, domain string, d *rules.Descriptor, rule *rules.Rule) (id uint64, name string) {
 	path := domain + ".override"
 	if rule != nil {
 		path = rule.Path()
 	}
-	name := make([]byte, 0, 256)
-	name = append(append(name, path...), 0)
-	for _, e := range d.Entries {
-		name = fmt.Appendf(name, "%q=%q ", e.Key, e.Value)
+	b := make([]byte, 0, 256)
+	b = append(append(b, path...), 0)
+	for _, e := range set.Named(domain, d.Entries) {
+		b = fmt.Appendf(b, "%q=%q ", e.Key, e.Value)
 	}
-	id := maphash.Bytes(l.seed, name)
-	if l.config.LiveKeys {
-		top.Count(id, string(name))
-	} else {
-		top.Count(id, path)
+	if id = maphash.Bytes(l.seed, b); l.config.LiveKeys {
+		return id, string(b)
 	}
+	return id, path
+}
+
+// nameOf is the rule and the key of a counter, or a hash of the key.
+func nameOf(c *spacesaving.Counter) (rule, key string) {
+	path, entries, plain := bytes.Cut([]byte(c.Name), []byte{0})
+	if !plain {
+		return text(string(path)), fmt.Sprintf("%016x", c.ID)
+	}
+	return text(string(path)), text(string(bytes.TrimSuffix(entries, []byte(" "))))
 }
 
 // liveState is one message to a watcher.
@@ -221,12 +234,8 @@ func (l *live) topKeys(top *spacesaving.Top) []liveKey {
 	})
 	out := []liveKey{}
 	for _, c := range counters[:min(liveKeys, len(counters))] {
-		rule, key, plain := bytes.Cut([]byte(c.Name), []byte{0})
-		k := liveKey{Rule: text(string(rule)), Key: fmt.Sprintf("%016x", c.ID), Denied: c.Count}
-		if plain {
-			k.Key = text(string(bytes.TrimSuffix(key, []byte(" "))))
-		}
-		out = append(out, k)
+		rule, key := nameOf(&c)
+		out = append(out, liveKey{Rule: rule, Key: key, Denied: c.Count})
 	}
 	return out
 }

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/cmd/internal/trial"
 	"github.com/sluice-go/sluice/rls"
 	"github.com/sluice-go/sluice/rules"
 )
@@ -36,7 +35,8 @@ type server struct {
 	service      *rls.Service
 	checker      *checker
 	live         *live
-	trial        atomic.Pointer[trial.Trial] // nil but for a time
+	trying       sync.Mutex              // held by a trial
+	trial        atomic.Pointer[onTrial] // nil but for a time
 	grpc         *grpc.Server
 	certificates *certificates   // nil without TLS
 	streams      map[string]bool // methods of grpc that are streams

@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -92,9 +93,9 @@ func TestTrial(t *testing.T) {
 			got := one.end()
 			require.Len(t, got.Clients, 1)
 			if c.names {
-				require.Equal(t, `"remote_address"="192.0.2.1"`, got.Clients[0].Name)
+				require.Equal(t, `d.remote_address "remote_address"="192.0.2.1"`, got.Clients[0].Name)
 			} else {
-				require.Regexp(t, "^[0-9a-f]{16}$", got.Clients[0].Name)
+				require.Regexp(t, "^d.remote_address [0-9a-f]{16}$", got.Clients[0].Name)
 			}
 			got.Clients[0].Name = "ann"
 			require.Equal(t, trial.Result{
@@ -103,6 +104,64 @@ func TestTrial(t *testing.T) {
 			}, got)
 		})
 	}
+}
+
+// TestTrial_Actions: a request to /check is described anew by the rules on trial, also one that the rules in force make nothing of, and
+// counts for weights name no client.
+func TestTrial_Actions(t *testing.T) {
+	s, _ := still(t, "domain: d\nhttp: [{actions: [{request_headers: {header_name: x, descriptor_key: x}}]}]\ndescriptors: []\n", "--live-keys")
+	one := begin(t, s, `domain: d
+http: [{actions: [{remote_address: {}}, {generic_key: {descriptor_key: input, descriptor_value: "5"}}]}]
+descriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 0, weights: {input: 1}}}]
+`)
+	for range 3 {
+		require.Equal(t, http.StatusNoContent, one.ask("192.0.2.1"))
+	}
+	got := one.end()
+	require.EqualValues(t, 3, got.Calls)
+	require.Equal(t, []trial.Side{{Name: `d.remote_address "remote_address"="192.0.2.1"`, KeptOut: 3}}, got.Clients)
+}
+
+// TestTrial_LetsInByOtherActions: who is let in is named as the rules in force have described the request. A request that they make
+// nothing of passes, also behind one that --shadow has let pass.
+func TestTrial_LetsInByOtherActions(t *testing.T) {
+	for _, args := range [][]string{{"--live-keys"}, {"--live-keys", "--shadow"}} {
+		s, _ := still(t, "domain: d\nhttp: [{actions: [{request_headers: {header_name: x, descriptor_key: x}}]}]\n"+
+			"descriptors: [{key: x, rate_limit: {unit: day, requests_per_unit: 0}}]\n", args...)
+		one := begin(t, s, "domain: d\ndescriptors: []\n")
+		for n := range 8 {
+			r := httptest.NewRequest("GET", "/check/d", nil)
+			if n%2 == 0 {
+				r.Header.Set("x", "ann")
+			}
+			s.public().ServeHTTP(httptest.NewRecorder(), r)
+		}
+		got := one.end()
+		require.Equal(t, []uint64{8, 4, 0, 4}, []uint64{got.Calls, got.Denied, got.WouldDeny, got.LetIn})
+		require.Equal(t, []trial.Side{{Name: `d.x "x"="ann"`, LetIn: 4}}, got.Clients)
+	}
+}
+
+// TestTrial_Bounds: the heaviest clients are found among more than are counted, and so many are shown.
+func TestTrial_Bounds(t *testing.T) {
+	s, _ := still(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 9}}]\n", "--live-keys")
+	one := begin(t, s, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 0}}]\n")
+	ask := func(value string) {
+		_, err := s.service.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{descriptor("k", value)}})
+		require.NoError(t, err)
+	}
+	for n := range 3 * countedKeys {
+		ask(fmt.Sprint("n", n))
+	}
+	for range 9 {
+		ask("heavy")
+	}
+	got := one.end()
+	require.EqualValues(t, 3*countedKeys+9, got.KeptOut)
+	require.Len(t, got.Clients, shownSides)
+	require.Equal(t, countedKeys-shownSides, got.MoreClients)
+	require.Equal(t, `d.k "k"="heavy"`, got.Clients[0].Name)
+	require.GreaterOrEqual(t, got.Clients[0].KeptOut, uint64(9))
 }
 
 // TestTrial_LetsIn: calls that the rules in force deny, and the ones on trial would not; with --shadow, too.
@@ -153,6 +212,7 @@ func TestTrial_Refuses(t *testing.T) {
 		want         string
 	}{
 		{"", "", 400, "the body is no order of a trial: EOF; want what sluice check --against sends"},
+		{order(time.Hour, "domain: d\n") + "x", "", 400, "there is more behind it"},
 		{"{}", "", 400, "0s is no time for a trial; want 1s to 1h0m0s"},
 		{`{"for": "1m", "rules": []}`, "", 400, `unknown field "rules"`},
 		{order(2*time.Hour, "domain: d\n"), "", 400, "2h0m0s is no time for a trial"},

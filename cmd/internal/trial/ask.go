@@ -26,6 +26,9 @@ const (
 	MaxOrder       = 64 << 20
 )
 
+// answerTime is how long a service may take to copy its counts, and to answer.
+const answerTime = 2 * time.Minute
+
 // An Order asks a service for a trial.
 type Order struct {
 	For   Duration `json:"for"`
@@ -76,7 +79,7 @@ func Ask(ctx context.Context, base string, files []rules.File, o Order) (r Resul
 	if err != nil {
 		return r, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(o.For)+30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(o.For)+answerTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath(Path).String(), bytes.NewReader(body))
 	if err != nil {
@@ -112,6 +115,9 @@ func (r *Result) Text(w io.Writer, base string) error {
 	}
 	fmt.Fprintf(&b, "%s answered %s in %v, and denied %d. These rules would have denied %d, %s.\n\n", message.OneLine(base), message.Count(int64(r.Calls), "call"),
 		time.Duration(r.Seconds*float64(time.Second)).Round(time.Second), r.Denied, r.WouldDeny, from)
+	if len(r.Anew) > 0 {
+		fmt.Fprintf(&b, "  the counts of %s began at 0\n", message.OneLine(strings.Join(r.Anew, ", ")))
+	}
 	if r.Failed > 0 {
 		fmt.Fprintf(&b, "  of %s these rules could make nothing\n", message.Count(int64(r.Failed), "call"))
 	}
