@@ -83,9 +83,9 @@ func (w *work) looked(st *Status, c *call) {
 }
 
 // countDenials charges the rules that count denials for the rules that have denied the call: its hits, as far as there is room. A rule
-// that has no room left then denies the call, too, and its block begins. If the counts do not answer, the denial of the call stands.
-func (e *Engine) countDenials(g *generation, d *domainState, req *Request, resp *Response) {
-	denied := e.denies(resp)
+// that has no room left then denies the call, too, and its block begins. If the counts do not answer, the denial of the call stands. denied
+// reports whether the statuses deny the call together, so far.
+func (e *Engine) countDenials(g *generation, d *domainState, req *Request, resp *Response, denied bool) {
 	hits := func(i int) (uint64, bool) {
 		return min(resp.work[i].hits, resp.work[i].left), resp.denialCounts(i, denied)
 	}
@@ -96,7 +96,6 @@ func (e *Engine) countDenials(g *generation, d *domainState, req *Request, resp 
 		e.uncounted.Add(1)
 		return
 	}
-	full := make([]bool, len(resp.work))
 	for i := range resp.batch.calls {
 		c, w := &resp.batch.calls[i], &resp.work[i]
 		switch {
@@ -106,10 +105,10 @@ func (e *Engine) countDenials(g *generation, d *domainState, req *Request, resp 
 			w.hits = c.hits
 			w.limiterStatus(&resp.Statuses[i], &c.decision, false)
 		}
-		full[i] = c.over || c.decision.Remaining == 0 // others may have taken the room since the look
-		w.hits = 0                                    // its statistics have counted the call
+		w.full = c.over || c.decision.Remaining == 0 // others may have taken the room since the look
+		w.hits = 0                                   // its statistics have counted the call
 	}
-	one := func(i int) (uint64, bool) { return 1, full[i] } // which is denied, and blocks the key
+	one := func(i int) (uint64, bool) { return 1, resp.work[i].full } // which is denied, and blocks the key
 	if !resp.fillSome(g, d, req, one) {
 		return
 	}

@@ -304,6 +304,18 @@ func TestBans_Quota(t *testing.T) {
 	require.Equal(t, OverLimit, w.ask(banAnn[0]).Code)
 }
 
+// TestBans_Allocs: neither a call that passes, nor one that is counted, nor one that is denied for its ban allocates.
+func TestBans_Allocs(t *testing.T) {
+	w := newWorld(t, Config{}, banText(false, ", algorithm: gcra", ", algorithm: gcra, block_for: 24h"))
+	req := &Request{Domain: "d", Descriptors: banAnn}
+	allocs := testing.AllocsPerRun(1, func() { require.NoError(t, w.Decide(req, &w.resp)) })
+	for range 20 {
+		allocs += testing.AllocsPerRun(1, func() { _ = w.Decide(req, &w.resp) })
+	}
+	require.Equal(t, OverLimit, w.resp.Code)
+	require.Zero(t, allocs)
+}
+
 // failingBans is a Store that does not answer the second call of a Decide.
 type failingBans struct {
 	*modelStore

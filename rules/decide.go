@@ -173,6 +173,7 @@ type work struct {
 	limited bool
 	looks   bool   // the rule counts denials of another one
 	left    uint64 // units that it has room for
+	full    bool   // it has counted the last denial that it had room for
 	shadow  bool
 }
 
@@ -233,7 +234,7 @@ func (e *Engine) Decide(req *Request, resp *Response) error {
 		e.denyRefused(g, d, req, resp)
 	}
 	if bans {
-		e.countDenials(g, d, req, resp)
+		e.countDenials(g, d, req, resp, e.denies(resp))
 	}
 	e.conclude(resp)
 	resp.countUnlimited(false)

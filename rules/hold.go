@@ -125,7 +125,7 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 	}
 	stop := b.denied
 	if stop && use == holding && resp.looks() {
-		e.countDenials(g, d, &h.Request, resp)
+		e.countDenials(g, d, &h.Request, resp, true)
 	}
 	switch e.concludeHold(resp, stop); {
 	case h.Again:
