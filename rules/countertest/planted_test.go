@@ -16,7 +16,7 @@ var faults = []plant.Fault{
 	{"never for hits that fit", "../status.go", "w.hits > w.limit {\n\t\t\tst.RetryAfter", "w.hits > w.limit || planted(NAME) && w.hits == w.limit {\n\t\t\tst.RetryAfter", "TestMemory"},
 	{"in flight without its hint", "../status.go", "if st.Rule.inFlight() { // a call", "if st.Rule.inFlight() && !planted(NAME) { // a call", "TestMemory"},
 	{"shadow mode denies", "../status.go", "if w.shadow {\n\t\t\th.shadow", "if w.shadow && !planted(NAME) {\n\t\t\th.shadow", "TestMemory"},
-	{"a quota denies alone", "../status.go", "quotasOver == quotas {", "(quotasOver == quotas || planted(NAME) && quotasOver != 0) {", "TestMemory"},
+	{"a quota denies alone", "../status.go", "quotas != 0 && quotasOver == quotas", "quotas != 0 && (quotasOver == quotas || planted(NAME) && quotasOver != 0)", "TestMemory"},
 	{"Config.Shadow denies", "../status.go", "if e.config.Shadow {\n\t\tresp.WouldDeny = true", "if e.config.Shadow && !planted(NAME) {\n\t\tresp.WouldDeny = true", "TestMemory"},
 	{"statistics of what is not counted", "../status.go", "!(c.over && c.none)", "(planted(NAME) || !(c.over && c.none))", "TestMemory"},
 	{"estimates of what is not held", "../status.go", "resp.Code == OK && !resp.WouldDeny", "resp.Code == OK && (planted(NAME) || !resp.WouldDeny)", "TestMemory"},
