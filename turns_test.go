@@ -429,7 +429,7 @@ func TestConcurrent_WaitersLeave(t *testing.T) {
 					cancel()
 				}
 			})()
-			require.Greater(t, len(p.all), 60)
+			require.Greater(t, len(p.all), 30) // 45, if nobody used the units that come back
 			require.Less(t, len(p.all), 400, "some have given up")
 			slices.SortStableFunc(p.all, func(a, b pass) int { return cmp.Compare(a.at, b.at) })
 			if a != LeakyBucket {
