@@ -16,8 +16,8 @@ const clocksApart = int64(time.Second) / micro
 // What Redis is owed is kept by window and, for holds, by hold: see localHold.
 
 // An owedCharge is units of a key that Redis has not been told of, less the units that have come back since.
-// Redis never counts less than if it had been told at once, but for a part of a unit: Redis is told of whole units, and counts those that
-// fit. In windows each unit comes back with its
+// Redis never counts less than if it had been told at once, except a part of one unit: this process tells whole units, and Redis counts
+// the whole units that fit. In windows each unit comes back with its
 // own window, whatever else Redis has counted. From a bucket, owed units drain together with the units that
 // Redis knows of, and with other processes' units: for buckets no owed unit is taken to have come back.
 type owedCharge struct {

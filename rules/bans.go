@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -44,8 +43,7 @@ func (l *loader) linkDenials(named map[ruleName][]*Rule) {
 			continue
 		}
 		if fault := r.faultOfDenier(named[ruleName{r.domain, r.denialsID}]); fault != "" {
-			l.failed = true
-			l.add(r.denialsAt.problem(r.path, fmt.Sprintf("counts_denials_of names %q, %s", r.denialsOf, fault)))
+			l.refuseName(r, r.denialsAt, "counts_denials_of", r.denialsOf, fault)
 		}
 	}
 }
@@ -53,7 +51,7 @@ func (l *loader) linkDenials(named map[ruleName][]*Rule) {
 // faultOfDenier says why r cannot count the denials of one of the rules, or is empty.
 func (r *Rule) faultOfDenier(found []*Rule) string {
 	if len(found) == 0 {
-		return "which no rule of the domain has; want the rate_limit.name of another rule"
+		return nobodysName
 	}
 	for _, of := range found {
 		switch {

@@ -99,7 +99,7 @@ func TestBans(t *testing.T) {
 	})
 }
 
-// TestBans_Model: the ban of random calls is that of a count of the denials.
+// TestBans_Model: random calls are banned when a count of their denials says so.
 func TestBans_Model(t *testing.T) {
 	banWorlds(t, func(t *testing.T, atomic bool, world func(string) *world) {
 		r := seeded.Rand(t)
@@ -139,7 +139,8 @@ func TestBans_Model(t *testing.T) {
 	})
 }
 
-// TestBans_Shadow: a ban counts what is denied; in shadow mode it also counts what would be, and denies nobody.
+// TestBans_Shadow: a ban in force counts denied calls. A ban in shadow mode also counts calls that a throttle in shadow mode would
+// deny, and denies nobody.
 func TestBans_Shadow(t *testing.T) {
 	text := func(throttle, ban bool) string {
 		return fmt.Sprintf("domain: d\ndescriptors:\n- {key: client, shadow_mode: %v, rate_limit: {unit: hour, requests_per_unit: 0, name: throttle}}\n"+

@@ -103,22 +103,28 @@ func (resp *Response) RetryAfter() (wait time.Duration, asked bool) {
 // Tightest is over its limit it is the rule of Tightest, otherwise the rule of the first status over its limit. The path
 // has no values of requests. It is "override" for a limit that came in the request, and "" if no rule denies the call.
 func (resp *Response) DeniedBy() string {
-	if resp.Code != OverLimit && !resp.WouldDeny {
-		return ""
-	}
-	st := (*Status)(nil)
-	for i := range resp.Statuses {
-		if s := &resp.Statuses[i]; s.Code == OverLimit && (st == nil || i == resp.Tightest) {
-			st = s
-		}
-	}
+	i := resp.Denying()
 	switch {
-	case st == nil:
+	case i < 0:
 		return ""
-	case st.Rule == nil:
+	case resp.Statuses[i].Rule == nil:
 		return "override"
 	}
-	return st.Rule.path
+	return resp.Statuses[i].Rule.path
+}
+
+// Denying returns the index of the status whose rule DeniedBy names, or -1 if it names none.
+func (resp *Response) Denying() int {
+	at := -1
+	if resp.Code != OverLimit && !resp.WouldDeny {
+		return at
+	}
+	for i := range resp.Statuses {
+		if resp.Statuses[i].Code == OverLimit && (at < 0 || i == resp.Tightest) {
+			at = i
+		}
+	}
+	return at
 }
 
 // A Status answers a Descriptor.

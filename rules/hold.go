@@ -48,14 +48,14 @@ const (
 // Hold charges the hits of all limits of a request, or denies it and charges none, in domains that are atomic and
 // in others. Then the units are held until Settle, Release or the end of TTL. Response.Code is OverLimit if a limit has no
 // room; a rule with quota_mode denies as any other, and one in shadow_mode never does. A hold that is denied
-// counts nothing, also in windows that count denied hits, and takes no refunds; rules with counts_denials_of count the denial. A hold that only Config.Shadow
-// lets pass holds nothing. In windows a held hit counts as one that has been counted.
+// counts nothing, also in windows that count denied hits, and takes no refunds; rules with counts_denials_of count the
+// denial. A hold that only Config.Shadow lets pass holds nothing. In windows a held hit counts as one that has been counted.
 //
 // Limits that are asked for 0 hits are never in the way. If no rule limits any descriptor, nothing is held.
 //
 // The same request with the same ID again holds nothing while the hold is open: it is admitted, with Hold.Again and the
-// numbers of now, unless a rule with counts_denials_of denies it by now. Another request with the ID gets ErrOtherHold, and for ten minutes after a hold has been settled, as far as
-// there is room to remember it, any request gets ErrEndedHold. A denial and a hold that has lapsed are not remembered: the request
+// numbers of now, unless a rule with counts_denials_of denies it by now. Another request with the ID gets ErrOtherHold, and
+// for ten minutes after a hold has been settled, as far as there is room to remember it, any request gets ErrEndedHold. A denial and a hold that has lapsed are not remembered: the request
 // is then judged anew.
 //
 // Open holds survive Swap: limits that the rules still have are settled, and the units of a limit that they have lost stay until
@@ -85,7 +85,7 @@ func (e *Engine) chargeFor(h *Hold, resp *Response, use hitsUse) error {
 	case err != nil:
 	case banned:
 		if e.concludeHold(resp, true); resp.Code == OverLimit {
-			e.deniedBy(use).Add(1)
+			e.denialCounter(use).Add(1)
 		}
 	case limited:
 		err = e.askHold(g, d, h, resp, use)
@@ -130,15 +130,15 @@ func (e *Engine) askHold(g *generation, d *domainState, h *Hold, resp *Response,
 	switch e.concludeHold(resp, stop); {
 	case h.Again:
 	case resp.Code == OverLimit:
-		e.deniedBy(use).Add(1)
+		e.denialCounter(use).Add(1)
 	case made != nil && !stop:
 		made.Add(1)
 	}
 	return nil
 }
 
-// deniedBy is the counter of denied Holds, or Extends.
-func (e *Engine) deniedBy(use hitsUse) *atomic.Uint64 {
+// denialCounter is the counter of denied Holds, or Extends.
+func (e *Engine) denialCounter(use hitsUse) *atomic.Uint64 {
 	if use == extending {
 		return &e.holds.cut
 	}

@@ -273,7 +273,7 @@ func (r *rateLimitReader) checkReplaces() {
 			id := r.nameID(name)
 			r.out.replaces = append(r.out.replaces, id)
 			r.replaced = append(r.replaced, replacement{r.domain, id, r.problem(n, r.path, true,
-				fmt.Sprintf("replaces names %q, which no rule of the domain has; want the rate_limit.name of another rule", name))})
+				fmt.Sprintf("replaces names %q, %s", name, nobodysName))})
 		}
 	}
 }

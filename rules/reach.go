@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"strings"
 )
 
@@ -59,6 +60,15 @@ type replacement struct {
 type ruleName struct {
 	domain *domain
 	id     int
+}
+
+// nobodysName is what is wrong with a name that no rule has.
+const nobodysName = "which no rule of the domain has; want the rate_limit.name of another rule"
+
+// refuseName is the error of a rule whose field names another rule.
+func (l *loader) refuseName(r *Rule, at place, field, name, fault string) {
+	l.failed = true
+	l.add(at.problem(r.path, fmt.Sprintf("%s names %q, %s", field, name, fault)))
 }
 
 // named returns the rules of each name.

@@ -18,8 +18,7 @@ func (l *loader) linkSeconds(named map[ruleName][]*Rule) {
 			continue
 		}
 		if fault := r.link(named[ruleName{r.domain, l.set.names[r.then]}]); fault != "" {
-			l.failed = true
-			l.add(r.thenAt.problem(r.path, fmt.Sprintf("then names %q, %s", r.then, fault)))
+			l.refuseName(r, r.thenAt, "then", r.then, fault)
 		}
 	}
 	for _, r := range l.set.rules {
@@ -40,7 +39,7 @@ func (l *loader) linkSeconds(named map[ruleName][]*Rule) {
 func (r *Rule) link(found []*Rule) (fault string) {
 	switch {
 	case len(found) == 0:
-		return "which no rule of the domain has; want the rate_limit.name of another rule"
+		return nobodysName
 	case len(found) > 1:
 		return fmt.Sprintf("which %d rules of the domain have; want the name of one", len(found))
 	}

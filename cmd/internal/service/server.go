@@ -36,7 +36,7 @@ type server struct {
 	checker      *checker
 	live         *live
 	trying       sync.Mutex              // held by a trial
-	trial        atomic.Pointer[onTrial] // nil but for a time
+	trial        atomic.Pointer[onTrial] // nil unless a trial goes on
 	grpc         *grpc.Server
 	certificates *certificates   // nil without TLS
 	streams      map[string]bool // methods of grpc that are streams

@@ -94,11 +94,7 @@ func (t *onTrial) judge(req, asked *rules.Request, before *rules.Response) {
 
 // client counts the client of a denial by the rules of an engine.
 func (t *onTrial) client(top *spacesaving.Top, engine *rules.Engine, req *rules.Request, denial *rules.Response) {
-	i := denial.Tightest
-	if i < 0 || denial.Statuses[i].Code != rules.OverLimit {
-		i = slices.IndexFunc(denial.Statuses, func(s rules.Status) bool { return s.Code == rules.OverLimit })
-	}
-	if i >= 0 {
+	if i := denial.Denying(); i >= 0 {
 		set, _ := engine.Set()
 		top.Count(t.live.keyOf(set, req.Domain, &req.Descriptors[i], denial.Statuses[i].Rule))
 	}

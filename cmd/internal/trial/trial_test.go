@@ -32,7 +32,7 @@ kept out: passed, and would be denied; let in: denied, and would pass
 `, b.String())
 }
 
-// TestAsk_Refuses: what is no service has its error, and what a service refuses the service's.
+// TestAsk_Refuses: each answer that is no result is an error. Where a service refuses, the error is the service's text.
 func TestAsk_Refuses(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()

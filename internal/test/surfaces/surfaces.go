@@ -86,7 +86,7 @@ type Setup struct {
 // A user's function calls Called first. It panics, or returns the error that the function is to return.
 func (s *Setup) Called(function string) error { return s.arm.called(function) }
 
-// Proxied is the way to clients behind a trusted proxy, of which calls have no header.
+// Proxied trusts the peers of all calls as proxies. The calls have no header that names a client.
 func (s *Setup) Proxied() httplimit.IPConfig {
 	return httplimit.IPConfig{
 		TrustedProxies:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
