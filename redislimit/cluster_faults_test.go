@@ -70,15 +70,13 @@ func TestFault_ClusterDown(t *testing.T) {
 		}
 	}})
 	takeFrom(t, tier, "a", 1)
-	slot, i := slotOf(l.request(l.plan.Load(), "a").key), 0
-	for slot >= (i+1)*slots/3 {
-		i++
-	}
-	require.NoError(t, c.nodes[i].client.ClusterDelSlots(ctx, slot).Err())
+	slot := slotOf(l.request(l.plan.Load(), "a").key)
+	primary := c.primary(slot)
+	require.NoError(t, primary.client.ClusterDelSlots(ctx, slot).Err())
 	require.Equal(t, 4, admittedBySelf(t, tier, "a", 200), "a share of 5, of which 1 has been charged before")
 	await(t, "it is told", func() bool { return told.Load() != nil })
 	require.ErrorContains(t, *told.Load(), "CLUSTERDOWN")
-	require.NoError(t, c.nodes[i].client.ClusterAddSlots(ctx, slot).Err())
+	require.NoError(t, primary.client.ClusterAddSlots(ctx, slot).Err())
 	await(t, "Redis is told", func() bool {
 		d, s := takeFrom(t, tier, "a", 0)
 		return s == FromRedis && d.Remaining == 5
@@ -174,28 +172,16 @@ func onceRedirected(t *testing.T, c *cluster, moved bool) {
 	defer client.Close()
 	l := newLimiter(t, client, Config{Limit: sluice.PerHour(100), Prefix: fmt.Sprint("{redirected", moved, "}")})
 	tier := newTier(t, l, TierConfig{Budget: patient})
-	name := l.request(l.plan.Load(), "a").key
-	slot, i := slotOf(name), 0
-	for slot >= (i+1)*slots/3 {
-		i++
-	}
-	from, to := c.nodes[i], c.nodes[(i+1)%3]
 	_, err := l.Peek(ctx, "a", 0) // the client knows the slots
 	require.NoError(t, err)
-	require.NoError(t, to.client.ScriptLoad(ctx, l.plan.Load().shape.script().text).Err())
-	fromID, toID := from.client.ClusterMyID(ctx).Val(), to.client.ClusterMyID(ctx).Val()
-	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "importing", fromID).Err())
-	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "migrating", toID).Err())
-	move := func() {
-		require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
-		require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
-	}
+	m := c.migrate(t, slotOf(l.request(l.plan.Load(), "a").key))
+	require.NoError(t, m.to.client.ScriptLoad(ctx, l.plan.Load().shape.script().text).Err())
 	if moved {
-		move()
+		m.end()
 	} else {
-		defer move()
+		defer m.end()
 	}
-	lossy.Store(&to.addr)
+	lossy.Store(&m.to.addr)
 	lane := tier.router.first
 	tier.router.asked.Store(time.Now().Add(time.Hour).UnixNano()) // so that all calls are in this lane
 	locked := func(f func()) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,21 +145,13 @@ func clusterMoved(t *testing.T, c *cluster) {
 		require.Equal(t, left, d.Remaining, "the tier, %s", what)
 		left--
 	}
-	key := l.request(l.plan.Load(), "a").key
-	slot := int(c.nodes[0].client.ClusterKeySlot(ctx, key).Val())
-	from, to := c.nodes[slot*3/slots], c.nodes[(slot*3/slots+1)%3]
-	if slot < (slot*3/slots)*slots/3 {
-		from = c.nodes[slot*3/slots-1]
-	}
+	slot := slotOf(l.request(l.plan.Load(), "a").key)
 	step("at first")
-	fromID, toID := from.client.ClusterMyID(ctx).Val(), to.client.ClusterMyID(ctx).Val()
-	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "importing", fromID).Err())
-	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "migrating", toID).Err())
+	// The slot is not the test's alone: keys of the tests before can be in it.
+	require.NoError(t, c.primary(slot).client.Set(ctx, "{moved}", "a stranger's", 0).Err())
+	m := c.migrate(t, slot)
 	step("still there")
-	host, port, _ := net.SplitHostPort(to.addr)
-	for _, key := range []string{key, l.request(l.plan.Load(), "b").key} {
-		require.NoError(t, from.client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err())
-	}
+	m.moveKeys()
 	step("ASK")
 	out := pipelined(l, 1, "a", "a")
 	require.NoError(t, out[1].err)
@@ -166,10 +159,57 @@ func clusterMoved(t *testing.T, c *cluster) {
 	require.NoError(t, tier.Refund(ctx, "b", 1))
 	takeFrom(t, tier, "b", 3)
 	left -= 2
-	require.NoError(t, to.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
-	require.NoError(t, from.client.Do(ctx, "cluster", "setslot", slot, "node", toID).Err())
+	m.end()
 	step("MOVED")
 	require.Zero(t, tier.Stats().Failed)
+}
+
+// primary returns the primary that had slot at first.
+func (c *cluster) primary(slot int) *server {
+	i := 0
+	for slot >= (i+1)*slots/3 {
+		i++
+	}
+	return c.nodes[i]
+}
+
+// A migration moves a slot from one primary to another, in the steps of redis-cli.
+type migration struct {
+	t            *testing.T
+	slot         int
+	from, to     *server
+	fromID, toID string
+}
+
+// migrate begins to move slot to another primary: the first one asks for it where a key is not there.
+func (c *cluster) migrate(t *testing.T, slot int) *migration {
+	from := c.primary(slot)
+	to := c.nodes[(slices.Index(c.nodes, from)+1)%3]
+	m := &migration{t: t, slot: slot, from: from, to: to, fromID: from.client.ClusterMyID(ctx).Val(), toID: to.client.ClusterMyID(ctx).Val()}
+	m.setSlot(to, "importing", m.fromID)
+	m.setSlot(from, "migrating", m.toID)
+	return m
+}
+
+func (m *migration) setSlot(of *server, state, id string) {
+	m.t.Helper()
+	require.NoError(m.t, of.client.Do(ctx, "cluster", "setslot", m.slot, state, id).Err())
+}
+
+// moveKeys moves every key of the slot.
+func (m *migration) moveKeys() {
+	host, port, _ := net.SplitHostPort(m.to.addr)
+	for _, key := range m.from.client.ClusterGetKeysInSlot(ctx, m.slot, slots).Val() {
+		require.NoError(m.t, m.from.client.Migrate(ctx, host, port, key, 0, 5*time.Second).Err())
+	}
+	require.Zero(m.t, m.from.client.ClusterCountKeysInSlot(ctx, m.slot).Val())
+}
+
+// end gives the slot away, with the keys that are left.
+func (m *migration) end() {
+	m.moveKeys()
+	m.setSlot(m.to, "node", m.toID)
+	m.setSlot(m.from, "node", m.toID)
 }
 
 // TestCluster_Failover loses a primary with writes that its replica has not got: they are
