@@ -20,15 +20,24 @@ import (
 type twins struct {
 	*trace
 	a, b   *sluice.Limiter
-	limits []sluice.Limit
-	own    map[string]sluice.Limit
+	limits []sluice.Limit          // of b
+	dated  bool                    // some are by a calendar, and a is told of days by a calendar too
+	second time.Duration           // the unit of time: a second, or half a day of calendars
+	own    map[string]sluice.Limit // of a
 }
 
-func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config) *twins {
-	tw := &twins{trace: &trace{TB: t, Rng: rng, Clock: sluice.NewManualClock(start)}, own: map[string]sluice.Limit{}}
+func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config, dated bool) *twins {
+	tw := &twins{trace: &trace{TB: t, Rng: rng, Clock: sluice.NewManualClock(start)}, dated: dated, second: time.Second, own: map[string]sluice.Limit{}}
 	c.Hash, c.Clock = sluice.HashStable, tw.Clock
 	tw.limits = []sluice.Limit{sluice.Per(6, time.Second), sluice.Per(12, 7*time.Second), sluice.PerMinute(3), sluice.Per(40, time.Second), sluice.DenyAll, sluice.Unlimited}
-	if !windowed(c.Algorithm) {
+	switch {
+	case dated:
+		tw.second = 12 * time.Hour
+		tw.Clock.Set(time.Date(2026, time.October, 30, 9, 0, 0, 1, time.UTC))
+		summer := sluice.Calendar{Unit: sluice.CalendarDay, Zone: "America/New_York"} // which ends two days after the traces begin
+		tw.limits = []sluice.Limit{sluice.PerDay(6), sluice.PerCalendar(12, summer), sluice.PerCalendar(3, sluice.Calendar{Unit: sluice.CalendarMonth, Zone: "Asia/Seoul", Day: 15}),
+			sluice.PerDay(40), sluice.DenyAll, sluice.Unlimited}
+	case !windowed(c.Algorithm):
 		tw.limits = append(tw.limits, sluice.Per(7, 3*time.Second).WithBurst(2), sluice.PerSecond(3).WithBurst(17))
 	}
 	c.Limit = tw.limits[rng.IntN(3)]
@@ -36,7 +45,7 @@ func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config) *twins {
 		c.Soft = 1 + rng.IntN(5)
 	}
 	if rng.IntN(3) == 0 {
-		c.BlockFor = time.Duration(rng.Int64N(int64(10 * time.Second)))
+		c.BlockFor = time.Duration(rng.Int64N(int64(10 * tw.second)))
 	}
 	c.CountDenied = windowed(c.Algorithm) && c.Algorithm != sluice.InFlight && rng.IntN(3) == 0
 	c.Stats = rng.IntN(2) == 0
@@ -44,8 +53,18 @@ func newTwins(t *testing.T, rng *rand.Rand, c sluice.Config) *twins {
 		c.Offset = time.Duration(1 + rng.Int64N(int64(time.Second)-1))
 	}
 	tw.Cfg = c
-	tw.a, tw.b = mustNew(t, c), mustNew(t, c)
+	tw.b = mustNew(t, c)
+	c.Limit = tw.forA(c.Limit)
+	tw.a = mustNew(t, c)
 	return tw
+}
+
+// forA returns the limit that a is told for the limit l of b. A day of a calendar in UTC is a window of 24 hours.
+func (tw *twins) forA(l sluice.Limit) sluice.Limit {
+	if !tw.dated || l != sluice.PerDay(l.Rate) {
+		return l
+	}
+	return sluice.PerCalendar(l.Rate, sluice.Calendar{Unit: sluice.CalendarDay})
 }
 
 func (tw *twins) cost() int { return tw.Rng.IntN(20) }
@@ -58,7 +77,7 @@ func (tw *twins) step() {
 	switch tw.Rng.IntN(24) {
 	case 0, 1:
 		name = "advance"
-		tw.Clock.Advance(time.Duration(tw.Rng.Int64N(int64(3 * time.Second))))
+		tw.Clock.Advance(time.Duration(tw.Rng.Int64N(int64(3 * tw.second))))
 	case 2:
 		name = "take all"
 		tw.alike(tw.b.Take(key, cost).Allowed, sluice.TakeAll(sluice.Charge{Key: tw.a.Key(key), Cost: cost}).Allowed)
@@ -70,7 +89,7 @@ func (tw *twins) step() {
 		tw.charge(key, cost)
 	case 6:
 		name = "reserve and cancel"
-		if r, err := tw.a.Key(key).Reserve(cost, time.Duration(tw.Rng.Int64N(int64(time.Minute)))); err == nil {
+		if r, err := tw.a.Key(key).Reserve(cost, time.Duration(tw.Rng.Int64N(int64(60*tw.second)))); err == nil {
 			r.Cancel()
 		}
 	case 7:
@@ -94,15 +113,15 @@ func (tw *twins) step() {
 	case 12:
 		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set limit %v", l)
-		ea, eb := tw.a.SetLimit(l), tw.b.SetLimit(l)
+		ea, eb := tw.a.SetLimit(tw.forA(l)), tw.b.SetLimit(l)
 		require.Equal(tw.TB, ea, eb)
 	case 13:
 		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("set key limit %v", l)
-		ea, eb := tw.a.Key(key).SetLimit(l), tw.b.Key(key).SetLimit(l)
+		ea, eb := tw.a.Key(key).SetLimit(tw.forA(l)), tw.b.Key(key).SetLimit(l)
 		require.Equal(tw.TB, ea, eb)
 		if ea == nil {
-			tw.own[key] = l
+			tw.own[key] = tw.forA(l)
 		}
 	case 14:
 		name = "clear"
@@ -112,7 +131,7 @@ func (tw *twins) step() {
 	case 15:
 		name = "block"
 		if tw.Rng.IntN(2) == 0 {
-			d := time.Duration(tw.Rng.Int64N(int64(4 * time.Second)))
+			d := time.Duration(tw.Rng.Int64N(int64(4 * tw.second)))
 			tw.a.Key(key).Block(d)
 			tw.b.Key(key).Block(d)
 		} else {
@@ -130,8 +149,8 @@ func (tw *twins) step() {
 	case 18:
 		l := tw.limits[tw.Rng.IntN(len(tw.limits))]
 		name = fmt.Sprintf("bring %v", l)
-		tw.alike(tw.bring(tw.b, key, l).Peek(cost), tw.bring(tw.a, key, l).Peek(cost))
-		taken, d := tw.bring(tw.a, key, l).TakeUpTo(cost)
+		tw.alike(tw.bring(tw.b, key, l).Peek(cost), tw.bring(tw.a, key, tw.forA(l)).Peek(cost))
+		taken, d := tw.bring(tw.a, key, tw.forA(l)).TakeUpTo(cost)
 		want, e := tw.bring(tw.b, key, l).TakeUpTo(cost)
 		tw.alike(want, taken)
 		tw.alike(e, d)
@@ -233,13 +252,16 @@ func (tw *twins) same() {
 func TestModel_TwinsAreAlike(t *testing.T) {
 	rng := seeded.Rand(t)
 	for _, variant := range variants {
-		t.Run(variant.Name(), func(t *testing.T) {
-			for range 200 {
-				tw := newTwins(t, rng, variant.config())
-				for range 30 {
-					tw.step()
-				}
-			}
-		})
+		t.Run(variant.Name(), func(t *testing.T) { runTwins(t, rng, variant.config(), false) })
+	}
+	t.Run("by a calendar", func(t *testing.T) { runTwins(t, rng, sluice.Config{Algorithm: sluice.FixedWindow}, true) })
+}
+
+func runTwins(t *testing.T, rng *rand.Rand, c sluice.Config, dated bool) {
+	for range 200 {
+		tw := newTwins(t, rng, c, dated)
+		for range 30 {
+			tw.step()
+		}
 	}
 }
