@@ -181,7 +181,7 @@ type migration struct {
 	fromID, toID string
 }
 
-// migrate begins to move slot to another primary: the first one asks for it where a key is not there.
+// migrate begins to move slot to another primary. Of a key that is not there, the first one answers ASK from now on.
 func (c *cluster) migrate(t *testing.T, slot int) *migration {
 	from := c.primary(slot)
 	to := c.nodes[(slices.Index(c.nodes, from)+1)%3]

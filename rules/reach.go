@@ -62,10 +62,10 @@ type ruleName struct {
 	id     int
 }
 
-// nobodysName is what is wrong with a name that no rule has.
+// nobodysName ends the error of a field with a name that no rule has.
 const nobodysName = "which no rule of the domain has; want the rate_limit.name of another rule"
 
-// refuseName is the error of a rule whose field names another rule.
+// refuseName adds an error to the loader: a field of a rule names another rule, which has the fault.
 func (l *loader) refuseName(r *Rule, at place, field, name, fault string) {
 	l.failed = true
 	l.add(at.problem(r.path, fmt.Sprintf("%s names %q, %s", field, name, fault)))
